@@ -29,7 +29,7 @@ std::string pressure_kind(const DataConfig& data)
 
 Measure measure_of(const DataConfig& data, std::string_view kind)
 {
-    const auto is_said = [&](const char* name) { return data.reference.contains(name); };
+    const auto is_said = [&](const char* name) { return data.reference.contains(name) || data.reference_columns.contains(name); };
     // Kinematic pressures are above a reference of the solver's own, which is seldom said; of pressures in Pa it must be, absolute or not.
     if (kind == "kinematic") return {.factor = 0.5, .powers = {{"U_inf", 2}}, .is_above_p_inf = is_said("p_inf")};
     if (kind == "static") return {.factor = 0.5, .powers = {{"rho", 1}, {"U_inf", 2}}, .is_above_p_inf = true};
@@ -94,6 +94,8 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
 {
     return field_scaling(data, channels, "case " + source.id, [&](const std::string& name) {
         if (const auto said = data.reference.find(name); said != data.reference.end()) return said->second;
+        if (const auto columns = data.reference_columns.find(name); columns != data.reference_columns.end())
+            return quantity_of(name, columns->second, [&](const std::string& column) { return source.number(column); });
         if (source.columns.contains(name)) return source.number(name);
         throw InvalidInput("case " + source.id + ": data.targets is nondimensional, and " + name + " is not said. Give it with data.reference." + name +
                            ", or as the column " + name + " of data.cases" + (name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));

@@ -38,7 +38,7 @@ std::vector<std::string> reference_quantities(const DataConfig& data);
 FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t> channels, const std::string& where,
                            const std::function<double(const std::string& quantity)>& value_of);
 
-/// The same of a case: quantities are those of `data.reference`, and otherwise columns of the case table.
+/// The same of a case: quantities are those of `data.reference`, numbers or columns of the case table, and otherwise the columns of their names.
 /// @throws InvalidInput naming the case and the quantity that neither has
 FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t> channels, const CaseSource& source);
 

@@ -104,7 +104,8 @@ struct Guess {
     double factor = 1, shear_factor = 1;
 };
 
-std::vector<Guess> guesses_for(const JudgedFields& layout, const ForceSettings& settings)
+/// @param source   a case, of whose density it may be a matter
+std::vector<Guess> guesses_for(const JudgedFields& layout, const ForceSettings& settings, const CaseSource& source)
 {
     const auto field = layout.fields[std::ranges::find(layout.fields, layout.pressure_kind, &FieldConfig::kind) - layout.fields.begin()].name;
     std::vector<Guess> guesses;
@@ -114,7 +115,7 @@ std::vector<Guess> guesses_for(const JudgedFields& layout, const ForceSettings& 
     }
     guesses.push_back({"With half the reference area they close: correct data.forces.area (half bodies have half the area)", layout.pressure_kind, 2});
     guesses.push_back({"With twice the reference area they close: correct data.forces.area (half bodies have half the area)", layout.pressure_kind, 0.5});
-    const auto rho = settings.density;
+    const auto rho = number_of_case(settings.density, source).value_or(1.0);
     if (rho != 1) {
         guesses.push_back({printed("With the shear stress times the density %g they close: pressure and shear stress are in different units", rho),
                            layout.pressure_kind, 1, rho});
@@ -185,7 +186,7 @@ std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>
         auto text = name + ": the integral of the true fields and the table's " + column + " are apart in " + std::to_string(missed.size()) + " of " +
                     count_text(static_cast<std::int64_t>(compared.size()), "case") + ": " + named_cases(missed) + ". ";
         const Guess* best = nullptr;
-        const auto guesses = guesses_for(layout, settings);
+        const auto guesses = guesses_for(layout, settings, *compared.front().one->source);
         for (const auto& guess : guesses) {
             const auto closed = std::ranges::count_if(compared, [&](const Compared& pair) {
                 auto scaled = *pair.one->figures;
@@ -370,6 +371,16 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
         };
         judge_sign(findings, cases, sign_of_shear, "shear", "the shear stress is that on the body", "the shear stress is that on the fluid (OpenFOAM's sign)",
                    "Turn the sign of the field in these cases, or leave them out.");
+    }
+    if (!settings.area.empty() && layout.pressure >= 0) {
+        std::vector<std::string> without;
+        std::string why, first;
+        for (const auto& one : cases) {
+            if (flow_reference(settings, *one.source, layout.pressure_kind, why)) continue;
+            if (without.empty()) first = why;
+            without.push_back(one.source->id);
+        }
+        if (!without.empty()) findings.warnings.push_back(count_text(static_cast<std::int64_t>(without.size()), "case") + " without drag and lift: " + first);
     }
     const auto closes = judge_closure(findings, cases, settings, layout);
     // Forces that do not close have been said with their remedy: the pressure's alone is of no further use then.

@@ -4,7 +4,6 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
-#include <charconv>
 #include <cmath>
 
 namespace meshard {
@@ -16,12 +15,9 @@ std::optional<Vector3> direction_of(const Vector3& a)
     return norm(a) > 1e-9 ? std::optional(unit(a)) : std::nullopt;
 }
 
-std::optional<double> number_in(const std::string& text)
+std::string no_number(const CaseSource& source, const std::string& column, const std::string& key)
 {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-    return value;
+    return "case " + source.id + " has no number above 0 in the column '" + column + "' of its table (" + key + ")";
 }
 
 }  // namespace
@@ -51,24 +47,25 @@ Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
 std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source, const std::string& pressure_kind, std::string& why)
 {
     Vector3 velocity{};
-    if (settings.velocity.size() == 3) {
-        velocity = {settings.velocity[0], settings.velocity[1], settings.velocity[2]};
-    } else if (settings.velocity.size() == 1) {
-        velocity[0] = settings.velocity[0];
-    } else if (const auto speed = table_value(source, "U_inf")) {
-        velocity[0] = *speed;
+    for (std::size_t c = 0; c < settings.velocity.size(); ++c) {
+        const auto value = number_of_case(settings.velocity[c], source);
+        if (!value) {
+            why = settings.velocity[c] == "U_inf" ? "the speed of the free stream is not said (data.reference.U_inf)"
+                                                  : no_number(source, settings.velocity[c], "data.reference.U_inf");
+            return std::nullopt;
+        }
+        velocity[c] = *value;
     }
     const auto drag = direction_of(velocity);
     if (!drag) {
-        why = "the speed of the free stream is not said (data.reference.U_inf)";
+        why = "the free stream of case " + source.id + " does not flow: its speed is 0 (data.reference.U_inf)";
         return std::nullopt;
     }
     if (settings.area.empty()) {
         why = "the reference area is not said (data.forces.area)";
         return std::nullopt;
     }
-    const auto fixed_area = number_in(settings.area);
-    const auto area = fixed_area ? *fixed_area : table_value(source, settings.area).value_or(0.0);
+    const auto area = number_of_case(settings.area, source).value_or(0.0);
     if (!(area > 0)) {
         why = "case " + source.id + " has no reference area above 0 ('" + settings.area + "')";
         return std::nullopt;
@@ -77,8 +74,13 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
     const auto lift = direction_of({settings.up[0] - along * (*drag)[0], settings.up[1] - along * (*drag)[1], settings.up[2] - along * (*drag)[2]});
     if (!lift) throw InvalidInput("data.forces.up lies along the free stream, so there is no direction of lift. Name another.");
     const auto speed_squared = dot(velocity, velocity);
-    const auto density = pressure_kind == "static" ? settings.density : 1.0;
-    const auto dynamic_pressure = pressure_kind == "cp" ? 1.0 : 0.5 * density * speed_squared;
+    const auto density = pressure_kind == "static" ? number_of_case(settings.density, source) : 1.0;
+    if (!density || !(*density > 0)) {
+        why = settings.density == "rho" && !density ? "the density is not said (data.reference.rho), and pressures are in Pa (static)"
+                                                    : no_number(source, settings.density, "data.reference.rho");
+        return std::nullopt;
+    }
+    const auto dynamic_pressure = pressure_kind == "cp" ? 1.0 : 0.5 * *density * speed_squared;
     return FlowReference{*drag, *lift, 1 / (dynamic_pressure * area)};
 }
 
@@ -86,6 +88,12 @@ std::optional<double> table_value(const CaseSource& source, const std::string& c
 {
     const auto found = source.columns.find(column);
     return found == source.columns.end() ? std::nullopt : number_in(found->second);
+}
+
+std::optional<double> number_of_case(const std::string& text, const CaseSource& source)
+{
+    const auto fixed = number_in(text);
+    return fixed ? fixed : table_value(source, text);
 }
 
 std::optional<double> table_mean(std::span<const CaseSource> cases, const std::string& column)

@@ -49,12 +49,16 @@ ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction);
 /// By the fields' own signs, found from the truth. Shear counts if it was summed.
 Coefficients coefficients(const ForceSums& sums, const FlowReference& flow);
 
-/// Nothing, and why, where the settings and the table do not say speed or area. @throws InvalidInput where `up` lies along the free stream.
+/// Nothing, and why, where the settings and the table do not say speed, density (of pressures in Pa) or area. @throws InvalidInput where `up` lies along the
+/// free stream.
 /// @param pressure_kind   kinematic, static or cp: what pressure and shear are divided by
 std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source, const std::string& pressure_kind, std::string& why);
 
 /// A number of the case table, nothing where it has no such column or no number there.
 std::optional<double> table_value(const CaseSource& source, const std::string& column);
+
+/// A number that a setting says, or that the case has in the column which the setting names; nothing where it has none.
+std::optional<double> number_of_case(const std::string& text, const CaseSource& source);
 
 /// The mean of a column over cases, nothing unless all of them have it.
 std::optional<double> table_mean(std::span<const CaseSource> cases, const std::string& column);

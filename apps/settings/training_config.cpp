@@ -55,7 +55,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
     {.path = "data.length", .fallback = "bounds", .meaning = "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table"},
-    {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "of all cases alike: U_inf (a speed or a vector), rho, p_inf, T_inf, L; for drag and for targets without units"},
+    {.path = "data.reference.*", .type = SettingType::TextList, .meaning = "U_inf (a speed or a vector), rho, p_inf, T_inf, L: numbers or columns of the table; for drag and for targets without units"},
     {.path = "data.forces.area", .meaning = "reference area of the coefficients in metrics: a number, or a column of the table; half the area for half bodies"},
     {.path = "data.forces.cd", .fallback = "Cd", .meaning = "column with the solver's drag coefficient, for metrics; passed over where the table lacks it"},
     {.path = "data.forces.cl", .fallback = "Cl", .meaning = "column with the solver's lift coefficient"},
@@ -180,6 +180,21 @@ void read_wall_config(const Settings& settings, DataConfig& data)
     if (has_patches) data.wall_patches = settings.find("data.wall_patches")->values;
 }
 
+}  // namespace
+
+double quantity_of(const std::string& name, const std::vector<std::string>& entries, const std::function<double(const std::string&)>& column_value)
+{
+    std::vector<double> values;
+    for (const auto& entry : entries) {
+        const auto number = number_in(entry);
+        values.push_back(number ? *number : column_value(entry));
+    }
+    if (values.size() == 3) return std::hypot(values[0], values[1], values[2]);
+    return name == "U_inf" ? std::abs(values.at(0)) : values.at(0);
+}
+
+namespace {
+
 /// By what targets are divided.
 void read_scaling(const Settings& settings, DataConfig& data)
 {
@@ -196,12 +211,15 @@ void read_scaling(const Settings& settings, DataConfig& data)
     }
     for (const auto& name : settings.names_below("data.reference")) {
         const auto path = "data.reference." + name;
-        const auto numbers = settings.numbers(path);
-        if (name == "U_inf" && numbers.size() == 3) {
-            data.reference[name] = std::hypot(numbers[0], numbers[1], numbers[2]);
-        } else if (numbers.size() == 1) {
-            data.reference[name] = name == "U_inf" ? std::abs(numbers[0]) : numbers[0];
+        const auto& entries = settings.find(path)->values;
+        if (entries.size() != 1 && !(name == "U_inf" && entries.size() == 3)) {
+            throw UsageError(settings.where(path) + " has " + std::to_string(entries.size()) + " values; expected one" +
+                             (name == "U_inf" ? ", or the three components of a vector." : "."));
         }
+        if (std::ranges::all_of(entries, [](const auto& entry) { return number_in(entry).has_value(); }))
+            data.reference[name] = quantity_of(name, entries, [](const std::string&) { return 0.0; });
+        else
+            data.reference_columns[name] = entries;
     }
 }
 
@@ -383,8 +401,9 @@ void read_augmentation(const Settings& settings, const TrainingRunConfig& config
     }
     // A scene that turns takes its free stream along: a model that is not told of it would see the same inputs with different answers.
     const auto& velocity = config.forces.velocity;
-    const auto along = velocity.size() == 3 ? std::array{velocity[0], velocity[1], velocity[2]} : std::array{1.0, 0.0, 0.0};
-    const bool mirrors_stream = augmentation.mirror_axis >= 0 && along[augmentation.mirror_axis] != 0;
+    const auto axis = augmentation.mirror_axis;
+    const auto is_along = [&](const std::string& component) { return number_in(component) != 0.0; };  // of a column in some case, to be assumed
+    const bool mirrors_stream = velocity.size() == 3 ? axis >= 0 && is_along(velocity[axis]) : axis == 0;
     if (stream.empty() && (augmentation.rotation > 0 || mirrors_stream)) {
         throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
                          " turns the free stream with the case, and the model is not told which way it flows: put its three components among data.constants "
@@ -535,6 +554,7 @@ nlohmann::json to_json(const DataConfig& data)
             {"encoding_scales", is_encoded ? data.encoding.scales : none.encoding.scales},
             {"targets", data.nondimensional ? "nondimensional" : "physical"},
             {"reference", data.nondimensional ? data.reference : none.reference},
+            {"reference_columns", data.nondimensional ? data.reference_columns : none.reference_columns},
             {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
             {"sampling_resolution", data.num_sampled},
             {"sampling", kSamplingNames[static_cast<std::size_t>(data.sampling)]}};
@@ -556,6 +576,7 @@ DataConfig data_config(const nlohmann::json& description)
                      description.value("encoding_scales", data.encoding.scales)};
     data.nondimensional = description.value("targets", "") == "nondimensional";
     data.reference = description.value("reference", data.reference);
+    data.reference_columns = description.value("reference_columns", data.reference_columns);  // not said by earlier versions, which had none
     data.shares_deviation = description.value("vector_deviation", "") == "shared";
     data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // not said by earlier versions, which took all points
     data.sampling = sampling_kind(description.value("sampling", "uniform"));

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -75,14 +76,20 @@ struct DataConfig {
     CoordinateEncodingOptions encoding;       ///< of the places, besides `inputs`
     bool nondimensional = false;              ///< fields are divided by what their kind is measured by in the case (apps/cases/field_scaling.h)
     std::map<std::string, double> reference;  ///< of `data.reference`, single numbers; U_inf is a speed
-    bool shares_deviation = false;            ///< components of a vector are divided by one deviation, and keep their mean
-    std::int64_t num_sampled = 0;             ///< points of a case in a training step; 0: all
+    /// Of `data.reference`, those that columns of the case table say: one entry, or the three components of U_inf, each a column or a number.
+    std::map<std::string, std::vector<std::string>> reference_columns;
+    bool shares_deviation = false;  ///< components of a vector are divided by one deviation, and keep their mean
+    std::int64_t num_sampled = 0;   ///< points of a case in a training step; 0: all
     SamplingKind sampling = SamplingKind::Uniform;
     std::int64_t num_parts = 0;           ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;         ///< folder that keeps them
     std::filesystem::path store;          ///< folder that keeps what training reads of them; empty: in that of the shards, or where that is read-only the run's
     std::optional<double> memory_budget;  ///< bytes a rank, for cases that stay in memory; none: a share of the machine's
 };
+
+/// A quantity of `data.reference` from its entries, numbers and names of columns; U_inf is the length of its vector.
+/// @param column_value   of the case
+double quantity_of(const std::string& name, const std::vector<std::string>& entries, const std::function<double(const std::string& column)>& column_value);
 
 /// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants, time and fields; and back.
 nlohmann::json to_json(const DataConfig& data);

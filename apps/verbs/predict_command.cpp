@@ -140,12 +140,19 @@ std::vector<Predictor> make_predictors(const PredictArguments& options)
         names.insert(names.end(), data.constants.begin(), data.constants.end());
         if (!data.time.empty()) names.push_back(data.time);
         if (is_column(data.frame.length)) names.push_back(data.frame.length);
-        for (const auto& name : reference_quantities(data)) names.push_back(name);
+        for (const auto& name : reference_quantities(data)) {
+            names.push_back(name);
+            const auto columns = data.reference_columns.find(name);
+            if (columns == data.reference_columns.end()) continue;
+            std::ranges::copy_if(columns->second, std::back_inserter(names), [](const auto& entry) { return !number_in(entry); });
+        }
     }
     if (options.prediction.with_forces) {
         const auto& forces = models.front().forces();
         if (is_column(forces.area)) names.push_back(forces.area);
-        if (forces.velocity.empty()) names.emplace_back("U_inf");
+        auto said = forces.velocity;
+        said.push_back(forces.density);
+        std::ranges::copy_if(said, std::back_inserter(names), [](const auto& entry) { return !number_in(entry); });
     }
     for (const auto& [name, value] : options.prediction.values) {
         if (std::ranges::find(names, name) != names.end()) continue;

@@ -89,6 +89,20 @@ TEST(FieldScaling, TakesQuantitiesOfTheConfigurationAndThenOfTheTable)
     EXPECT_TRUE(throws_with<InvalidInput>("column 'U_inf' of the case table is 'fast'; expected a number", [&] { field_scaling(data, channels, source); }));
 }
 
+TEST(FieldScaling, TakesQuantitiesOfColumnsThatTheConfigurationNames)
+{
+    auto data = data_of({{"p", "p", "static"}, {"u", "u", "velocity"}});
+    data.reference_columns = {{"U_inf", {"Ux", "0", "Uz"}}, {"rho", {"density"}}, {"p_inf", {"p0"}}};
+    const std::vector<std::int64_t> channels{1, 3};
+    CaseSource source{"7", {}, {{"U_inf", "1"}, {"Ux", "-3"}, {"Uz", "4"}, {"density", "1.2"}, {"p0", "100"}}};
+    const auto found = field_scaling(data, channels, source);
+    EXPECT_TRUE(tensors_near(found.scale, at::tensor({15.0F, 5.0F, 5.0F, 5.0F}), 1e-6));
+    EXPECT_TRUE(tensors_near(found.shift, at::tensor({100.0F, 0.0F, 0.0F, 0.0F}), 0));
+
+    source.columns.erase("Uz");
+    EXPECT_TRUE(throws_with<InvalidInput>("'Uz'", [&] { field_scaling(data, channels, source); }));
+}
+
 TEST(FieldScaling, KnowsTheVectorsThatShareADeviation)
 {
     auto data = data_of({{"p", "p", "static"}, {"tau", "tau", "stress"}, {"x", "x", "scalar"}, {"u", "u", "velocity"}, {"u_x", "u_x", "velocity"}});

@@ -89,8 +89,8 @@ TEST(CaseFigures, AreSumsOverTheWholeMeshOnAnyNumberOfRanks)
 struct DataCheck : testing::Test {
     DataCheck()
     {
-        settings.velocity = {10};
-        settings.density = 1.25;
+        settings.velocity = {"10"};
+        settings.density = "1.25";
         settings.area = "2";
         for (int i = 0; i < 4; ++i) {
             CaseFigures one;
@@ -135,6 +135,43 @@ TEST_F(DataCheck, LetsDataPassThatClose)
     EXPECT_EQ(found.numbers["cd_closure"]["n"], 4);
     EXPECT_NEAR(found.numbers["cd_closure"]["max_abs"].get<double>(), 0, 1e-12);
     EXPECT_NEAR(found.numbers["highest_pressure"][0].get<double>(), 1, 1e-12);
+}
+
+TEST_F(DataCheck, TakesFreeStreamAndDensityFromTheTable)
+{
+    settings.velocity = {"Ux", "0", "Uz"};
+    settings.density = "density";
+    settings.area = "A";
+    data.fields[0].kind = "static";
+    for (auto* sources : {&cases.train, &cases.val, &cases.test}) {
+        for (auto& source : *sources) source.columns.insert({{"Ux", "8"}, {"Uz", "6"}, {"density", "1.25"}, {"A", "2"}});
+    }
+    // q = 1.25 * 100 / 2 on an area of 2; the force (25 + 5, 0, 10) along (0.8, 0, 0.6), and along (-0.6, 0, 0.8), the rest of z.
+    for (auto* sources : {&cases.train, &cases.val, &cases.test}) {
+        for (auto& source : *sources) {
+            source.columns["Cd"] = "0.24";
+            source.columns["Cl"] = "-0.08";
+        }
+    }
+    const auto found = findings();
+
+    EXPECT_EQ(found.contradictions, std::vector<std::string>());
+    EXPECT_NEAR(found.numbers["cd_closure"]["max_abs"].get<double>(), 0, 1e-12);
+    EXPECT_NEAR(found.numbers["cl_closure"]["max_abs"].get<double>(), 0, 1e-12);
+}
+
+TEST_F(DataCheck, WantsTheDensityOfPressuresInPa)
+{
+    settings.density = "rho";
+    data.fields[0].kind = "static";
+    std::string why;
+    EXPECT_FALSE(flow_reference(settings, cases.train[0], "static", why));
+    EXPECT_EQ(why, "the density is not said (data.reference.rho), and pressures are in Pa (static)");
+    cases.train[0].columns["rho"] = "1.25";
+    EXPECT_NEAR(flow_reference(settings, cases.train[0], "static", why)->scale, 1 / (0.5 * 1.25 * 100 * 2), 1e-15);
+    cases.train[0].columns["rho"] = "0";
+    EXPECT_FALSE(flow_reference(settings, cases.train[0], "static", why));
+    EXPECT_EQ(why, "case 0 has no number above 0 in the column 'rho' of its table (data.reference.rho)");
 }
 
 TEST_F(DataCheck, NamesTheCaseThatDoesNotClose)

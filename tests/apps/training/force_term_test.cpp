@@ -21,7 +21,7 @@ struct ForceTermCase : testing::Test {
     ForceTermCase()
     {
         torch::manual_seed(3);
-        settings.velocity = {2};
+        settings.velocity = {"2"};
         settings.area = "0.5";
         fields = {{"wss", "w", "stress"}, {"p", "p", "kinematic"}};
         cases = {{"a", {}, {}}, {"b", {}, {}}};
