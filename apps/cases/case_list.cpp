@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cases/case_list.h"
 
+#include "apps/cases/split_manifest.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
@@ -229,6 +230,64 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
     return parts;
 }
 
+/// Indices of cases by what an entry of a manifest may be: an id, a file, or a folder that holds files of cases, below the root.
+class NamesOfCases {
+public:
+    NamesOfCases(const std::vector<CaseSource>& cases, const std::filesystem::path& root) : root_(root)
+    {
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+            ids_[cases[i].id] = {i};
+            for (auto path = cases[i].file.lexically_normal(); path.has_relative_path() && path.has_filename(); path = path.parent_path())
+                paths_[path.string()].push_back(i);
+        }
+    }
+
+    std::vector<std::size_t> cases_of(const std::string& entry) const
+    {
+        if (const auto found = ids_.find(entry); found != ids_.end()) return found->second;
+        const auto path = (root_ / entry).lexically_normal();
+        const auto found = paths_.find((path.has_filename() ? path : path.parent_path()).string());
+        return found == paths_.end() ? std::vector<std::size_t>() : found->second;
+    }
+
+private:
+    std::filesystem::path root_;
+    std::map<std::string, std::vector<std::size_t>> ids_, paths_;
+};
+
+Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& data)
+{
+    const auto where = "data.split.manifest: " + (data.root / data.split.manifest).string();
+    Parts parts;
+    std::map<std::string, std::string> part_of;
+    std::vector<std::string> ids, missing;
+    for (const auto& source : cases) ids.push_back(source.id);
+    std::size_t num_entries = 0;
+    const NamesOfCases names(cases, data.root);
+    for (const auto& [part, entries] : read_split_manifest(data)) {
+        num_entries += entries.size();
+        for (const auto& entry : entries) {
+            const auto found = names.cases_of(entry);
+            if (found.empty()) missing.push_back(entry);
+            for (const auto i : found) {
+                const auto& id = cases[i].id;
+                const auto [before, is_new] = part_of.emplace(id, part);
+                if (!is_new)
+                    throw InvalidInput(where + " has case '" + id + "' " +
+                                       (before->second == part ? "twice in " + part : "in " + before->second + " and in " + part) + ".");
+                parts[part].push_back(cases[i]);
+            }
+        }
+    }
+    if (!missing.empty()) {
+        const auto nearest = nearest_name(missing.front(), ids);
+        throw InvalidInput(where + " names " + std::to_string(num_entries) + " cases, and of " + std::to_string(missing.size()) + " there is no file: '" +
+                           missing.front() + "'" + (missing.size() > 1 ? ", '" + missing[1] + "'" : "") + (missing.size() > 2 ? ", ..." : "") + "." +
+                           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?") + " Entries are ids, files or folders below data.root.");
+    }
+    return parts;
+}
+
 Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::string, double>& shares, std::int64_t seed)
 {
     Parts parts;
@@ -288,9 +347,10 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed)
         cases.push_back(std::move(source));
     }
 
-    auto parts = !data.split.column.empty()  ? split_by_column(cases, data.split.column)
-                 : !data.split.lists.empty() ? split_by_lists(cases, data.split.lists)
-                                             : split_by_shares(cases, data.split.shares, seed);
+    auto parts = !data.split.column.empty()     ? split_by_column(cases, data.split.column)
+                 : !data.split.manifest.empty() ? split_by_manifest(cases, data)
+                 : !data.split.lists.empty()    ? split_by_lists(cases, data.split.lists)
+                                                : split_by_shares(cases, data.split.shares, seed);
     CaseLists lists{std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"])};
     if (lists.train.empty()) {
         throw InvalidInput("none of the " + std::to_string(cases.size()) + " cases is left to train on. Check data.split.");

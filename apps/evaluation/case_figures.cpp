@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/evaluation/case_figures.h"
 
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <optional>
 
 namespace meshard {
 namespace {
 
 constexpr int kCaseNumbers = 20;  // of a case besides those of its channels, all of them sums
+constexpr int kKeptVersion = 1;   // to be raised when the same case would have other figures
 
 std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::array<double, 3>& counts)
 {
@@ -28,6 +34,66 @@ std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::arra
     for (auto* number : {&forces.outward, &forces.area, &figures.shear_size, &figures.normals_along, &figures.normals_length}) numbers[next++] = number;
     for (auto& count : counts) numbers[next++] = &count;
     return numbers;
+}
+
+/// All numbers of a case in one row: sums, then of each channel sum, squares, low, high.
+std::vector<double> numbers_of(CaseFigures figures)
+{
+    std::array<double, 3> counts{static_cast<double>(figures.num_rows), static_cast<double>(figures.num_cells_without_area), figures.is_surface ? 1.0 : 0.0};
+    std::vector<double> numbers;
+    for (const auto* number : summed_numbers(figures, counts)) numbers.push_back(*number);
+    for (const auto& channel : figures.channels) numbers.insert(numbers.end(), {channel.sum, channel.squares, channel.low, channel.high});
+    return numbers;
+}
+
+CaseFigures figures_of(std::span<const double> numbers)
+{
+    CaseFigures figures;
+    std::array<double, 3> counts{};
+    const auto sums = summed_numbers(figures, counts);
+    for (int k = 0; k < kCaseNumbers; ++k) *sums[k] = numbers[k];
+    figures.num_rows = static_cast<std::int64_t>(counts[0]);
+    figures.num_cells_without_area = static_cast<std::int64_t>(counts[1]);
+    figures.is_surface = counts[2] > 0;
+    for (std::size_t at = kCaseNumbers; at < numbers.size(); at += 4)
+        figures.channels.push_back({numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]});
+    return figures;
+}
+
+std::filesystem::path kept_file(const std::filesystem::path& stored)
+{
+    return stored / "figures.json";
+}
+
+std::string hash_of(const nlohmann::json& numbers)
+{
+    return hash_text(xxh64_of_text(numbers.dump()));
+}
+
+/// What a case's figures.json says; nothing if there is none, or none that is whole.
+std::optional<std::vector<double>> read_kept(const std::filesystem::path& stored, std::size_t num_numbers)
+{
+    std::ifstream file(kept_file(stored), std::ios::binary);
+    if (!file) return {};
+    const auto json = nlohmann::json::parse(file, nullptr, false);
+    if (!json.is_object() || json.value("version", 0) != kKeptVersion || !json.contains("numbers")) return {};
+    const auto& numbers = json["numbers"];
+    const auto is_number = [](const auto& one) { return one.is_number(); };
+    if (!numbers.is_array() || numbers.size() != num_numbers || !std::ranges::all_of(numbers, is_number) || json.value("hash", "") != hash_of(numbers))
+        return {};
+    return numbers.get<std::vector<double>>();
+}
+
+void keep(const std::filesystem::path& stored, const std::vector<double>& numbers)
+{
+    if (!std::ranges::all_of(numbers, [](double one) { return std::isfinite(one); })) return;  // of a case without rows
+    const nlohmann::json list = numbers;
+    const nlohmann::json json{{"format", "meshard case figures"}, {"version", kKeptVersion}, {"numbers", list}, {"hash", hash_of(list)}};
+    try {
+        write_file_atomically(kept_file(stored), json.dump() + "\n");
+    } catch (const IoError&) {
+        // a store that may only be read: they are computed again the next time
+    }
 }
 
 /// Values of a field at the cells of a part: its own, or the means over their corners.
@@ -167,17 +233,45 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
     ranks.all_reduce(sums);
     ranks.all_reduce(bounds, Reduction::Max);
     for (std::int64_t i = 0; i < num_cases; ++i) {
-        auto& figures = all[i];
         const auto* row = sums[i].data_ptr<double>();
         const auto* bound = bounds[i].data_ptr<double>();
-        std::array<double, 3> counts{};
-        const auto numbers = summed_numbers(figures, counts);
-        for (int k = 0; k < kCaseNumbers; ++k) *numbers[k] = row[k];
-        figures.num_rows = static_cast<std::int64_t>(counts[0]);
-        figures.num_cells_without_area = static_cast<std::int64_t>(counts[1]);
-        figures.is_surface = counts[2] > 0;
+        std::vector<double> numbers(row, row + kCaseNumbers);
         for (std::int64_t c = 0; c < num_channels; ++c)
-            figures.channels[c] = {row[kCaseNumbers + 2 * c], row[kCaseNumbers + 2 * c + 1], -bound[2 * c], bound[2 * c + 1]};
+            numbers.insert(numbers.end(), {row[kCaseNumbers + 2 * c], row[kCaseNumbers + 2 * c + 1], -bound[2 * c], bound[2 * c + 1]});
+        all[i] = figures_of(numbers);
+    }
+    return all;
+}
+
+std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored, std::span<const std::filesystem::path> shards, const DataConfig& data,
+                                           const JudgedFields& layout, const RankGroup& ranks)
+{
+    const auto num_cases = static_cast<std::int64_t>(stored.size()), num_numbers = kCaseNumbers + 4 * layout.num_channels();
+    // Ranks share out the reading, and agree on what was found: a file may appear between two looks. First of a row: whether there is one.
+    auto found = torch::zeros({num_cases, 1 + num_numbers}, torch::kDouble);
+    const auto row_of = [&](std::int64_t i) { return std::span(found.data_ptr<double>() + i * (1 + num_numbers), static_cast<std::size_t>(1 + num_numbers)); };
+    for (std::int64_t i = ranks.rank(); i < num_cases; i += ranks.size()) {
+        const auto numbers = read_kept(stored[i], static_cast<std::size_t>(num_numbers));
+        if (!numbers) continue;
+        row_of(i)[0] = 1;
+        std::ranges::copy(*numbers, row_of(i).begin() + 1);
+    }
+    ranks.all_reduce(found);
+
+    std::vector<std::filesystem::path> missing;
+    for (std::int64_t i = 0; i < num_cases; ++i) {
+        if (row_of(i)[0] == 0) missing.push_back(shards[i]);
+    }
+    const auto computed = case_figures(missing, data, layout, ranks);
+    std::vector<CaseFigures> all;
+    std::size_t next = 0;
+    for (std::int64_t i = 0; i < num_cases; ++i) {
+        if (row_of(i)[0] != 0) {
+            all.push_back(figures_of(row_of(i).subspan(1)));
+            continue;
+        }
+        all.push_back(computed[next++]);
+        if (i % ranks.size() == ranks.rank()) keep(stored[i], numbers_of(all.back()));
     }
     return all;
 }

@@ -35,4 +35,10 @@ struct CaseFigures {
 std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> shards, const DataConfig& data, const JudgedFields& layout,
                                       const RankGroup& ranks);
 
+/// The same, each case's kept in figures.json of its folder in the store (apps/store/case_store.h), whose name stands for all that they depend on: read there,
+/// and computed only where the file is missing or damaged. A folder that cannot be written is left as it is. Collective.
+/// @param stored   of each case its folder in the store
+std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored, std::span<const std::filesystem::path> shards, const DataConfig& data,
+                                           const JudgedFields& layout, const RankGroup& ranks);
+
 }  // namespace meshard

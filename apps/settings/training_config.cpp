@@ -35,7 +35,9 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.volume", .meaning = "volume files below the root, in place of data.surface"},
     {.path = "data.cases", .type = SettingType::TextList, .meaning = "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. run_*/force_mom_*.csv"},
     {.path = "data.split.column", .meaning = "column of the table that says train, val or test"},
-    {.path = "data.split.train", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that the model learns from: their share, or their ids"},
+    {.path = "data.split.manifest", .meaning = "file below the root with lists of cases, `.json`, or a text file a part with a * where train, val or test stands"},
+    {.path = "data.split.name", .meaning = "which split of the manifest: its lists NAME_train, NAME_val and NAME_test, or those of the family NAME"},
+    {.path = "data.split.train", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that the model learns from: their share, their ids, or lists of the manifest"},
     {.path = "data.split.val", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that measure the errors during training"},
     {.path = "data.split.test", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that measure the errors at the end"},
     {.path = "data.association", .fallback = "cell", .words = "cell|point", .meaning = "where the fields live"},
@@ -138,12 +140,23 @@ SplitConfig split_config(const Settings& settings)
 {
     SplitConfig split;
     if (settings.has("data.split.column")) split.column = settings.text("data.split.column");
+    if (settings.has("data.split.manifest")) split.manifest = settings.text("data.split.manifest");
+    if (settings.has("data.split.name")) split.name = settings.text("data.split.name");
+    if (!split.manifest.empty() && !split.column.empty())
+        throw UsageError(settings.where("data.split.manifest") + " and data.split.column exclude each other.");
+    if (!split.name.empty() && split.manifest.empty())
+        throw UsageError(settings.where("data.split.name") + " names a split of a manifest, and there is none: give data.split.manifest.");
     double sum = 0;
     for (const char* part : kParts) {
         const auto path = std::string("data.split.") + part;
         const auto* setting = settings.find(path);
         if (!setting) continue;
         if (!split.column.empty()) throw UsageError(settings.where(path) + " and data.split.column exclude each other.");
+        if (!split.name.empty()) throw UsageError(settings.where(path) + " and data.split.name exclude each other.");
+        if (!split.manifest.empty() && (!setting->is_list || split.manifest.find('*') != std::string::npos)) {
+            throw UsageError(settings.where(path) + (setting->is_list ? " names lists of data.split.manifest, which is a file a part: leave one of them out."
+                                                                      : " must name lists of data.split.manifest, e.g. [full_train]."));
+        }
         if (setting->is_list) {
             split.lists[part] = setting->values;
         } else {
@@ -153,7 +166,9 @@ SplitConfig split_config(const Settings& settings)
     }
     if (!split.lists.empty() && !split.shares.empty()) throw UsageError("data.split: give shares or lists of ids, not both.");
     if (sum > 1 + 1e-9) throw UsageError("data.split: the shares add up to " + std::to_string(sum) + "; at most 1 is possible.");
-    if (split.column.empty() && split.lists.empty() && split.shares.empty()) split.shares["train"] = 1.0;
+    if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
+        throw UsageError(settings.where("data.split.name") + " names a split of data.split.manifest, which is a file a part: leave one of them out.");
+    if (split.column.empty() && split.manifest.empty() && split.lists.empty() && split.shares.empty()) split.shares["train"] = 1.0;
     return split;
 }
 

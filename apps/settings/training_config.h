@@ -39,11 +39,13 @@ struct FrameConfig {
     std::string ground = "bounds";  ///< along `up`: `bounds`, the lowest corner of the case's box, or a number in the files' unit
 };
 
-/// Which cases train, and which only measure. Either a column of the case table, or a share or a list of cases a part.
+/// Which cases train, and which only measure. Either a column of the case table, or a share or a list of cases a part, or lists of a file.
 struct SplitConfig {
-    std::string column;
-    std::map<std::string, double> shares;  ///< by part: train, val, test
-    std::map<std::string, std::vector<std::string>> lists;
+    std::string column = {};
+    std::map<std::string, double> shares = {};                   ///< by part: train, val, test
+    std::map<std::string, std::vector<std::string>> lists = {};  ///< of ids; where there is a manifest, of names of its lists
+    std::string manifest = {};                                   ///< file below the root (apps/cases/split_manifest.h); empty for none
+    std::string name = {};                                       ///< which split of the manifest; may be empty
 };
 
 /// Which points of a case a step takes.

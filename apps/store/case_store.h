@@ -19,6 +19,7 @@ namespace meshard {
 ///                              what is predicted. Whatever differs lies in a folder of its own.
 ///         case.json            number of rows and bytes of each part, the fields' channels, bounds of what points are told, mean and deviation of each target
 ///         part_0000.rows       the rows that part 0 owns (row_file.h), in the order of `StoredOrder`
+///         figures.json         sums over the true fields, by which a run checks its data (apps/evaluation/case_figures.h); may be missing
 ///     locks/                   empty files: who stores a case holds the lock of its folder's name (kept_folder.h)
 struct CaseStore {
     std::filesystem::path folder;

@@ -49,9 +49,9 @@ public:
     const std::vector<std::int64_t>& channels() const { return stored_.front().channels; }  ///< of each field; there is a case
     std::int64_t num_bytes() const;                                                         ///< of all cases, on the rank that has most
 
-    std::int64_t num_file_bytes() const;                                            ///< of all cases in the store
-    const std::filesystem::path& folder() const { return stored_.front().folder; }  ///< of the first case; there is one
-    std::vector<std::filesystem::path> files_of(std::int64_t i) const;              ///< that this rank reads of a case
+    std::int64_t num_file_bytes() const;                                                     ///< of all cases in the store
+    const std::filesystem::path& folder(std::int64_t i) const { return stored_[i].folder; }  ///< of a case in the store
+    std::vector<std::filesystem::path> files_of(std::int64_t i) const;                       ///< that this rank reads of a case
 
     /// Of the targets, all points of all cases, or of one.
     ChannelStatistics statistics() const;

@@ -44,6 +44,18 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
     return cases;
 }
 
+std::vector<CaseFigures> RunCases::figures(const DataConfig& data, const RankGroup& ranks) const
+{
+    std::vector<std::filesystem::path> stored, cut;
+    for (const auto* set : {&train, &val, &test}) {
+        for (std::int64_t i = 0; i < set->size(); ++i) {
+            stored.push_back(set->folder(i));
+            cut.push_back(shards.at(set->id(i)));
+        }
+    }
+    return kept_case_figures(stored, cut, data, JudgedFields(data.fields, train.channels()), ranks);
+}
+
 void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log)
 {
     const auto room = [&](const at::Device& where) { return memory_of(where) / kShareOfCases / ranks_a_device(where, all); };

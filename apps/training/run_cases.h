@@ -3,6 +3,7 @@
 
 #include "apps/cases/case_list.h"
 #include "apps/cases/field_scaling.h"
+#include "apps/evaluation/case_figures.h"
 #include "apps/settings/training_config.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/case_set.h"
@@ -20,6 +21,9 @@ struct RunCases {
     CaseSet train, val, test;
     std::map<std::string, std::filesystem::path> shards;  ///< folders by id
     std::int64_t num_parts = 1;                           ///< that each case is cut into
+
+    /// Of all cases, train, val, test: their figures, kept in the store. Collective.
+    std::vector<CaseFigures> figures(const DataConfig& data, const RankGroup& ranks) const;
 
     std::int64_t num_bytes() const { return train.num_bytes() + val.num_bytes() + test.num_bytes(); }  ///< of all, on the rank that has most
 };

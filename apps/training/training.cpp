@@ -273,10 +273,8 @@ void Run::check_data(const TrainingStart& start)
 {
     const bool has_forces = config_.training.has_forces();
     if (start.resume && !has_forces) return;
-    std::vector<std::filesystem::path> shards;
-    for (const auto& source : cases_.all()) shards.push_back(data_->shards.at(source.id));
     const JudgedFields layout(config_.data.fields, data_->train.channels());
-    const auto figures = case_figures(shards, config_.data, layout, device_mesh_->all());
+    const auto figures = data_->figures(config_.data, device_mesh_->all());
     if (!start.resume) {
         findings_ = judge_data(cases_, figures, config_.data, config_.forces, layout);
         if (!findings_.contradictions.empty() && !start.accepts_data) {

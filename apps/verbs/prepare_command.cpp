@@ -68,7 +68,7 @@ void report(const RunCases& cases, const TrainingRunConfig& config, const Prepar
     const auto bytes = cases.train.num_file_bytes() + cases.val.num_file_bytes() + cases.test.num_file_bytes();
     const auto num_points = cases.train.num_points() + cases.val.num_points() + cases.test.num_points();
     const auto normalizer = cases.train.statistics().normalizer();
-    const auto store = cases.train.folder().parent_path();
+    const auto store = cases.train.folder(0).parent_path();
     nlohmann::ordered_json json{{"cases", {{"train", cases.train.size()}, {"val", cases.val.size()}, {"test", cases.test.size()}}},
                                 {"points", {{"train", cases.train.num_points()}, {"val", cases.val.num_points()}, {"test", cases.test.num_points()}}},
                                 {"parts", cases.num_parts},
@@ -119,6 +119,7 @@ int prepare_command(std::span<const std::string> arguments)
             TrainingLog log({}, world.rank() == 0);
             const CasePreparation preparation{num_domain_ranks(config, options, world.size()), options.verify_sources};
             const auto prepared = prepare_cases(config, cases, preparation, device_mesh, at::kCPU, log, no_prepare_stop);
+            prepared.figures(config.data, device_mesh->all());  // for the check of a run's data
             const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
             if (world.rank() == 0) report(prepared, config, options, seconds);
             return exit_code::ok;

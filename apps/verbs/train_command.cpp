@@ -144,6 +144,19 @@ bool has_trained(const std::filesystem::path& dir)
     return false;
 }
 
+/// Removes what a process that was killed had begun to write. Called by the holder of the folder's lock.
+void remove_half_written(const std::filesystem::path& dir)
+{
+    for (const auto& folder : {dir, dir / "checkpoints"}) {
+        std::error_code error;
+        std::vector<std::filesystem::path> found;
+        for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+            if (entry.is_regular_file(error) && entry.path().filename().string().find(".partial") != std::string::npos) found.push_back(entry.path());
+        }
+        for (const auto& path : found) std::filesystem::remove(path, error);  // what stays is in nobody's way
+    }
+}
+
 /// Makes and locks a run's folder: no other process can train into it while this object exists. Files of an earlier run are removed or refused.
 class RunFolder {
 public:
@@ -151,6 +164,7 @@ public:
     RunFolder(const TrainArguments& options, const std::filesystem::path& dir) : lock_(made_and_locked(options, dir))
     {
         if (options.resume.empty()) replace(options, dir);
+        remove_half_written(dir);
     }
 
 private:

@@ -36,8 +36,10 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path))
     const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
     if (!std::filesystem::is_directory(folder)) throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
 
-    temporary_ = folder / ("." + path_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    do {  // in containers a process often has the number of an earlier one, which may have been killed and left its file behind
+        temporary_ = folder / ("." + path_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
+        descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) throw_errno(path_, "cannot create a file in " + folder.string(), errno);
 }
 

@@ -155,6 +155,80 @@ TEST_F(CaseListTest, RefusesWhatCannotBeSplit)
     EXPECT_TRUE(refuses("no file matches"));
 }
 
+TEST_F(CaseListTest, SplitsByListsOfAManifest)
+{
+    write_bytes(folder_ / "manifest.json", R"({"full_train": ["01", "boundary_03.vtp"], "full_val": ["02"], "full_test": ["04"], "scarce_train": ["03"],
+        "version": 2})");
+    data_.split = {.manifest = "manifest.json", .name = "full"};
+    auto cases = find_cases(data_, 0);
+    EXPECT_EQ(ids(cases.train), (Ids{"01", "03"}));
+    EXPECT_EQ(ids(cases.val), (Ids{"02"}));
+    EXPECT_EQ(ids(cases.test), (Ids{"04"}));
+
+    data_.split = {.lists = {{"train", {"scarce_train", "full_val"}}, {"test", {"full_test"}}}, .manifest = "manifest.json"};
+    cases = find_cases(data_, 0);
+    EXPECT_EQ(ids(cases.train), (Ids{"03", "02"}));
+    EXPECT_EQ(ids(cases.test), (Ids{"04"}));
+}
+
+TEST_F(CaseListTest, SplitsByAFamilyOfAManifestAndByFolders)
+{
+    for (const char* id : {"1", "10"}) {
+        std::filesystem::create_directories(folder_.path() / ("run_" + std::string(id)));
+        write_bytes(folder_ / ("run_" + std::string(id) + "/surface_" + id + ".vtp"), "");
+    }
+    data_.files = "run_*/surface_*.vtp";
+    write_bytes(folder_ / "splits.json", R"({"wake": {"train": ["run_1/"], "validation": [10]}, "drag": {"train": [10], "test": ["run_1"]}})");
+    data_.split = {.manifest = "splits.json", .name = "wake"};
+    EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"1"}));
+    EXPECT_EQ(ids(find_cases(data_, 0).val), (Ids{"10"}));
+    data_.split.name = "drag";
+    EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"10"}));
+
+    write_bytes(folder_ / "one.json", R"({"train": ["run_10/surface_10.vtp"], "test": ["1"]})");
+    data_.split = {.manifest = "one.json"};
+    EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"10"}));
+}
+
+TEST_F(CaseListTest, SplitsByATextFileAPart)
+{
+    write_bytes(folder_ / "train_ids.txt", "01\r\n\n  02  # the reference\n# 03\n");
+    write_bytes(folder_ / "test_ids.txt", "05");
+    data_.split = {.manifest = "*_ids.txt"};
+
+    const auto cases = find_cases(data_, 0);
+
+    EXPECT_EQ(ids(cases.train), (Ids{"01", "02"}));
+    EXPECT_TRUE(cases.val.empty());
+    EXPECT_EQ(ids(cases.test), (Ids{"05"}));
+}
+
+TEST_F(CaseListTest, RefusesWrongManifests)
+{
+    const auto refuses_manifest = [&](const std::string& content, const SplitConfig& split, std::string_view text) {
+        write_bytes(folder_ / "manifest.json", content);
+        data_.split = split;
+        return throws_with<Error>(text, [&] { find_cases(data_, 0); });
+    };
+    const SplitConfig full{.manifest = "manifest.json", .name = "full"}, any{.manifest = "manifest.json"};
+    EXPECT_TRUE(
+        refuses_manifest(R"({"full_train": ["01", "06", "07", "8"]})", full, "names 4 cases, and of 3 there is no file: '06', '07', .... Did you mean"));
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"], "full_test": ["boundary_01.vtp"]})", full, "has case '01' in test and in train"));
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01", "01"]})", full, "has case '01' twice in train"));
+    EXPECT_TRUE(refuses_manifest(R"({"fill_train": ["01"]})", full, "data.split.name is 'full', which"));
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"]})", {.lists = {{"train", {"full_trian"}}}, .manifest = "manifest.json"},
+                                 "data.split.train is 'full_trian', which"));
+    EXPECT_TRUE(
+        refuses_manifest(R"({"full_train": ["01"]})", {.lists = {{"train", {"full_trian"}}}, .manifest = "manifest.json"}, "Did you mean 'full_train'?"));
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"]})", any, "has no lists train, val and test. It has full_train."));
+    EXPECT_TRUE(refuses_manifest(R"({"train": [1.5]})", any, "holds 1.5; expected a list"));
+    EXPECT_TRUE(refuses_manifest(R"({"train": "01"})", any, "is no list"));
+    EXPECT_TRUE(refuses_manifest("01\n", any, "is no JSON object of lists"));
+    EXPECT_TRUE(refuses_manifest("", {.manifest = "absent.json"}, "absent.json cannot be read. data.split.manifest is relative to data.root"));
+    EXPECT_TRUE(refuses_manifest("", {.manifest = "absent_*.txt"}, "there is no file"));
+    EXPECT_TRUE(refuses_manifest(R"({"test": ["01"]})", any, "none of the 5 cases is left to train on"));
+}
+
 TEST_F(CaseListTest, RefusesBrokenTables)
 {
     data_.case_tables = {"cases.json"};

@@ -85,6 +85,61 @@ TEST(CaseFigures, AreSumsOverTheWholeMeshOnAnyNumberOfRanks)
     }
 }
 
+TEST(CaseFigures, AreReadWhereTheyAreKept)
+{
+    const auto whole = body_with_fields(true);
+    const TemporaryFolder folder;
+    const auto graph = mesh_graph(whole);
+    std::vector<std::filesystem::path> shards, stored;
+    for (const char* name : {"a", "b", "c"}) {
+        shards.push_back(folder.path() / name);
+        save_subdomains(shards.back(), extract_subdomains(whole, graph, partition_with_metis(graph, {.num_parts = 3}), 1), {});
+        stored.push_back(folder.path() / (std::string("stored_") + name));
+        std::filesystem::create_directory(stored.back());
+    }
+    DataConfig data;
+    data.fields = {{"pressure", "p", "kinematic"}, {"wss", "tau", "stress"}};
+    const JudgedFields layout(data.fields, {1, 3});
+    const auto expect_same = [](const CaseFigures& one, const CaseFigures& other) {
+        EXPECT_EQ(one.num_rows, other.num_rows);
+        EXPECT_EQ(one.is_surface, other.is_surface);
+        EXPECT_EQ(one.forces.true_pressure, other.forces.true_pressure);
+        EXPECT_EQ(one.forces.place, other.forces.place);
+        EXPECT_EQ(one.shear_size, other.shear_size);
+        ASSERT_EQ(one.channels.size(), other.channels.size());
+        for (std::size_t c = 0; c < one.channels.size(); ++c) {
+            EXPECT_EQ(one.channels[c].squares, other.channels[c].squares);
+            EXPECT_EQ(one.channels[c].low, other.channels[c].low);
+            EXPECT_EQ(one.channels[c].high, other.channels[c].high);
+        }
+    };
+    std::vector<CaseFigures> first;
+    run_ranks(2, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const auto figures = kept_case_figures(stored, shards, data, layout, device_mesh->all());
+        const auto computed = case_figures(shards, data, layout, device_mesh->all());
+        ASSERT_EQ(figures.size(), 3);
+        for (int i = 0; i < 3; ++i) expect_same(figures[i], computed[i]);
+        if (device_mesh->all().rank() == 0) first = figures;
+    });
+    for (const auto& one : stored) EXPECT_TRUE(std::filesystem::exists(one / "figures.json"));
+
+    // A damaged one is computed again; of the others not even the shards are looked for.
+    auto text = read_bytes(stored[1] / "figures.json");
+    const auto digit = text.find_first_of("123456789", text.find("numbers"));
+    text[digit] = text[digit] == '1' ? '2' : '1';
+    write_bytes(stored[1] / "figures.json", text);
+    std::filesystem::remove_all(shards[0]);
+    std::filesystem::remove_all(shards[2]);
+    for (const int num_ranks : {1, 2, 3}) {
+        run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            const auto figures = kept_case_figures(stored, shards, data, layout, device_mesh->all());
+            for (const int i : {0, 2}) expect_same(figures[i], first[i]);
+            EXPECT_EQ(figures[1].num_rows, first[1].num_rows);
+            EXPECT_NEAR(figures[1].forces.true_pressure[0], first[1].forces.true_pressure[0], 1e-12);
+        });
+    }
+}
+
 /// Four cases of a body of area 4, in a flow of speed 10: two train, one is for validation, one for the test. Cd 0.3, Cl 0.1 with a reference area of 2.
 struct DataCheck : testing::Test {
     DataCheck()

@@ -262,6 +262,12 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("data.volume=volume_*.vtu", "exclude each other"));
     EXPECT_TRUE(refuses("data.split.column=split", "needs data.cases"));
     EXPECT_TRUE(refuses("data.split={train: 0.8, val: 0.3}", "add up to 1.1"));
+    EXPECT_TRUE(refuses("data.split={manifest: m.json, train: 0.8}", "must name lists of data.split.manifest"));
+    EXPECT_TRUE(refuses("data.split={manifest: m.json, name: full, train: [full_train]}", "data.split.name exclude each other"));
+    EXPECT_TRUE(refuses("data.split={manifest: '*_ids.txt', train: [full_train]}", "is a file a part: leave one of them out"));
+    EXPECT_TRUE(refuses("data.split={manifest: '*_ids.txt', name: full}", "is a file a part: leave one of them out"));
+    EXPECT_TRUE(refuses("data.split={name: full}", "give data.split.manifest"));
+    EXPECT_TRUE(refuses("data.split={manifest: m.json, column: split}", "exclude each other"));
     EXPECT_TRUE(refuses("data.split={train: 0.8, val: [a]}", "not both"));
     EXPECT_TRUE(refuses("run_id=a/b", "without slashes"));
     EXPECT_TRUE(refuses("run_id=..", "a folder of the run's own"));

@@ -84,6 +84,23 @@ TEST(AtomicFile, KeepsTheOrderOfSmallAndLargeWrites)
     EXPECT_EQ(read_bytes(folder / "a.txt"), expected);
 }
 
+TEST(AtomicFile, PassesOverWhatAKilledProcessOfTheSameNumberLeft)
+{
+    const TemporaryFolder folder;
+    std::string name;
+    {
+        AtomicFile file(folder / "a.txt");
+        name = std::filesystem::directory_iterator(folder.path())->path().string();
+    }
+    const auto digits = name.rfind('-') + 1;
+    for (int i = 1; i <= 3; ++i) write_bytes(name.substr(0, digits) + std::to_string(std::stoi(name.substr(digits)) + i), "half");
+
+    write_file_atomically(folder / "a.txt", "whole");
+
+    EXPECT_EQ(read_bytes(folder / "a.txt"), "whole");
+    EXPECT_EQ(folder.size(), 4);
+}
+
 TEST(AtomicFile, SaysWhyItCannotWrite)
 {
     const TemporaryFolder folder;
