@@ -41,7 +41,7 @@ set(rooms
   "models/graph: models/layers ops/neighbors partition sharding/tensor"
   "models/grids: models/layers ops/grids ops/neighbors ops/slices partition sharding/memory sharding/tensor"
   "models/layers: ops/fused ops/slices partition sharding/memory"
-  "models/registry: models/geotransolver models/graph models/grids models/layers models/transolver ops/neighbors partition"
+  "models/registry: models/domino models/geotransolver models/graph models/grids models/layers models/transolver ops/neighbors ops/surface partition sharding/tensor"
   "models/transolver: models/layers ops/fused ops/slices partition"
 
   "apps/bench: apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"

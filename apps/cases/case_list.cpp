@@ -195,6 +195,30 @@ std::filesystem::path wall_of(const CaseSource& source, const std::map<std::stri
     return found->second;
 }
 
+/// Tells cases the file of their volume, and removes those that have none. Returns how many cases have only one of the two.
+std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volume)
+{
+    const auto pattern = (volume.root / volume.files).string();
+    std::map<std::string, std::filesystem::path> volumes;
+    for (const auto& file : matching_files(pattern)) {
+        const auto id = last_wildcard(pattern, file.string());
+        if (!volumes.emplace(id, file).second)
+            throw InvalidInput("two files match " + pattern + " with the id '" + id + "', one of them " + file.string() + ".");
+    }
+    if (volumes.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.volume.files.");
+    const auto num_surfaces = std::ssize(cases);
+    std::erase_if(cases, [&](auto& source) {
+        const auto found = volumes.find(source.id);
+        if (found == volumes.end()) return true;
+        source.volume = found->second;
+        return false;
+    });
+    if (cases.empty())
+        throw InvalidInput("no case has both a surface and a volume: none of the " + std::to_string(volumes.size()) + " files of " + pattern +
+                           " has the id of one of data.surface, e.g. '" + volumes.begin()->first + "'.");
+    return num_surfaces + std::ssize(volumes) - 2 * std::ssize(cases);
+}
+
 using Parts = std::map<std::string, std::vector<CaseSource>>;
 
 Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& column)
@@ -329,7 +353,19 @@ std::vector<CaseSource> CaseLists::all() const
     return cases;
 }
 
-CaseLists find_cases(const DataConfig& data, std::int64_t seed)
+CaseLists CaseLists::of_part(std::size_t part) const
+{
+    auto lists = *this;
+    for (auto* cases : {&lists.train, &lists.val, &lists.test}) {
+        for (auto& source : *cases) {
+            if (part == 1) source.file = source.volume;
+            source.volume.clear();
+        }
+    }
+    return lists;
+}
+
+CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume)
 {
     if (!std::filesystem::is_directory(data.root)) throw IoError("data.root is " + data.root.string() + ", which is no folder.");
     const auto pattern = (data.root / data.files).string();
@@ -347,11 +383,12 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed)
         cases.push_back(std::move(source));
     }
 
+    const auto num_left_out = volume ? add_volumes(cases, *volume) : 0;
     auto parts = !data.split.column.empty()     ? split_by_column(cases, data.split.column)
                  : !data.split.manifest.empty() ? split_by_manifest(cases, data)
                  : !data.split.lists.empty()    ? split_by_lists(cases, data.split.lists)
                                                 : split_by_shares(cases, data.split.shares, seed);
-    CaseLists lists{std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"])};
+    CaseLists lists{std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"]), num_left_out};
     if (lists.train.empty()) {
         throw InvalidInput("none of the " + std::to_string(cases.size()) + " cases is left to train on. Check data.split.");
     }

@@ -16,7 +16,8 @@ struct CaseSource {
     std::string id;  ///< what the last `*` of the pattern stands for
     std::filesystem::path file;
     std::map<std::string, std::string> columns;
-    std::filesystem::path wall = {};  ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
+    std::filesystem::path wall = {};    ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
+    std::filesystem::path volume = {};  ///< the file of its volume, of cases with two parts, whose surface `file` is
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
@@ -27,13 +28,23 @@ struct CaseLists {
     std::vector<CaseSource> val;
     std::vector<CaseSource> test;
 
+    std::int64_t num_left_out = 0;  ///< that have only one of the two parts that are wanted
+
     std::vector<CaseSource> all() const;
+
+    /// The same cases with the file of a part: 0, the surface or the only one, or 1, the volume.
+    CaseLists of_part(std::size_t part) const;
 };
 
-/// Finds the cases and splits them. Files whose case the split does not name are left out.
+/// Finds the cases and splits them. Files whose case the split does not name are left out, and of cases with two parts those that have only one.
 /// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case has no
 ///         file, or no surface where `data.wall` asks for one, the table has no such column, or no case is left to train on.
-CaseLists find_cases(const DataConfig& data, std::int64_t seed);
+/// @param volume   the other part of cases that have two
+CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume = nullptr);
+inline CaseLists find_cases(const TrainingRunConfig& config)
+{
+    return find_cases(config.data, config.seed, config.volume ? &*config.volume : nullptr);
+}
 
 /// A permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/prediction/prediction.h"
 
+#include "apps/cases/case_body.h"
 #include "apps/cases/case_tensors.h"
 #include "apps/cases/computed_inputs.h"
 #include "apps/cases/field_scaling.h"
@@ -218,6 +219,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         model.set_memory(options.memory ? *options.memory : model.memory_for(num_rows, bytes));
         auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
         tell_of_case(inputs, model, value_of, device);
+        if (model.takes_body()) inputs.body = case_body(read_wall(options.wall, input, model.data().wall_patches), frame);
         const auto scaling = field_scaling(model.data(), model.channels(), name, [&](const std::string& quantity) {
             if (const auto given = options.values.find(quantity); given != options.values.end()) return given->second;
             if (const auto said = model.data().reference.find(quantity); said != model.data().reference.end()) return said->second;

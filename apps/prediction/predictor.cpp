@@ -171,11 +171,23 @@ std::vector<std::pair<std::string, std::int64_t>> parse_fields(const std::string
 
 }  // namespace
 
-Predictor Predictor::from_run(const std::filesystem::path& run_dir)
+std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint)
+{
+    const auto path = std::filesystem::is_regular_file(run_or_checkpoint) ? run_or_checkpoint : choose_checkpoint(run_or_checkpoint);
+    if (path.extension() != ".safetensors" || !read_checkpoint(path).weights.find("norm.mean")) return 1;
+    return Checkpoint(path).description().contains("volume") ? 2 : 1;
+}
+
+std::size_t part_of_file(const std::filesystem::path& mesh)
+{
+    return mesh.extension() == ".vtu" || mesh.extension() == ".pvtu" ? 1 : 0;
+}
+
+Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t part)
 {
     Predictor predictor;
-    predictor.load_own(choose_checkpoint(run_dir));
-    const auto config = training_config(read_training_settings(run_dir / "resolved_config.yaml", {}));
+    predictor.load_own(choose_checkpoint(run_dir), part);
+    const auto config = training_config(read_training_settings(run_dir / "resolved_config.yaml", {})).of_part(part);
     predictor.data_ = config.data;
     predictor.forces_ = config.forces;
     if (predictor.channels_.size() != predictor.data_.fields.size()) {
@@ -184,28 +196,43 @@ Predictor Predictor::from_run(const std::filesystem::path& run_dir)
     return predictor;
 }
 
-void Predictor::load_own(const std::filesystem::path& path)
+void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
 {
     checkpoint_ = path;
     const Checkpoint checkpoint(path);
     const auto& description = checkpoint.description();
     model_ = make_model(description.value("model_class", ""), description.at("model"));
-    if (description.contains("data")) data_ = data_config(description["data"]);
+    const bool has_volume = description.contains("volume");
+    if (description.contains("data")) data_ = data_config(description[part == 1 ? "volume" : "data"]);
     encode_coordinates(model_, data_.encoding, 0);  // whose values the checkpoint has
     checkpoint.load_weights(*model_.module);
     model_.module->eval();
     normalizer_ = checkpoint.normalizer();
     training_mean_ = checkpoint.training_mean();
     for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
-    ranges_ = InputRanges::from_json(description.value("input_ranges", nlohmann::json()));  // not said by earlier versions
+    ranges_ = InputRanges::from_json(description.value(part == 1 ? "volume_input_ranges" : "input_ranges", nlohmann::json()));  // not said by earlier versions
+    if (!has_volume) return;
+    // Fields and channels of the surface come first.
+    const auto num_on_surface = static_cast<std::ptrdiff_t>(description.at("data").at("fields").size());
+    const auto of_surface = std::accumulate(channels_.begin(), channels_.begin() + num_on_surface, std::int64_t{0});
+    const auto own = [&](const at::Tensor& of_all) { return part == 1 ? of_all.slice(0, of_surface) : of_all.slice(0, 0, of_surface); };
+    normalizer_ = {own(normalizer_.mean), own(normalizer_.std)};
+    training_mean_ = own(training_mean_);
+    if (part == 1)
+        channels_.erase(channels_.begin(), channels_.begin() + num_on_surface);
+    else
+        channels_.resize(num_on_surface);
+    model_.forward = [of_parts = model_.forward_parts, part](const PointInputs& inputs) {
+        return part == 1 ? of_parts(nullptr, &inputs).volume : of_parts(&inputs, nullptr).surface;
+    };
 }
 
-Predictor Predictor::from_file(const std::filesystem::path& file, const DataOptions& options)
+Predictor Predictor::from_file(const std::filesystem::path& file, const DataOptions& options, std::size_t part)
 {
     Predictor predictor;
     const auto checkpoint = read_checkpoint(file);
     if (checkpoint.weights.find("norm.mean")) {
-        predictor.load_own(file);
+        predictor.load_own(file, part);
         if (predictor.data_.fields.empty())
             throw InvalidInput(file.string() + " is of an earlier version and does not say what its data are. Predict with the run's folder.");
         return predictor;

@@ -28,21 +28,30 @@ struct DataOptions {
     bool on_cells = true;
 };
 
+/// Parts of the cases on which a run learnt: 1, or 2 of those with surface and volume. Of a file that is no checkpoint of meshard 1.
+/// @throws IoError if a folder holds no finished run
+std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint);
+
+/// Part of a two-part run to which a mesh belongs, by its file's type: 1, the volume, for .vtu and .pvtu, else 0, the surface.
+std::size_t part_of_file(const std::filesystem::path& mesh);
+
 /// A trained model with all that it needs to know of its data.
 class Predictor {
 public:
     /// From `run_dir/checkpoints/best`, or `last` where there is no better one.
+    /// @param part   of a run with surface (0) and volume (1): which of them is predicted on
     /// @throws IoError if the folder holds no finished run.
-    static Predictor from_run(const std::filesystem::path& run_dir);
+    static Predictor from_run(const std::filesystem::path& run_dir, std::size_t part = 0);
 
     /// From a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are; of another, the options say it, and the statistics of
     /// the fields come from `global_stats.json` beside it ("mean" and "std_dev" or "std", by field). Without statistics the fields stay as the model gives
     /// them. A file that does not say its architecture has it in a .json of its name: {"model_class": ..., "model": {arguments}}.
     /// @throws IoError as `read_checkpoint`; InvalidInput if architecture, statistics and options do not fit together.
-    static Predictor from_file(const std::filesystem::path& file, const DataOptions& options);
+    static Predictor from_file(const std::filesystem::path& file, const DataOptions& options, std::size_t part = 0);
 
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
+    bool takes_body() const { return model_.forward_parts != nullptr; }  ///< `PointInputs::body` must be there
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
     const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
     const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
@@ -74,7 +83,7 @@ public:
 
 private:
     Predictor() = default;
-    void load_own(const std::filesystem::path& checkpoint);
+    void load_own(const std::filesystem::path& checkpoint, std::size_t part);
     void name_fields(const DataOptions& options, std::int64_t num_channels);
 
     std::filesystem::path checkpoint_;

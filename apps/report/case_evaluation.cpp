@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report/case_evaluation.h"
 
+#include "apps/cases/case_body.h"
 #include "apps/cases/case_tensors.h"
 #include "apps/cases/computed_inputs.h"
 #include "apps/cases/field_scaling.h"
@@ -52,13 +53,15 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     const auto geometry = take_geometry(mesh, num_rows, data.on_cells);
     if (data.needs_wall()) add_distances(mesh, data.on_cells, read_wall(source.wall, source.file, data.wall_patches), where, data.tells("wall_direction"));
-    const auto told = point_inputs(mesh, rows, data, case_frame(data.frame, part.bounds, source), where);
+    const auto frame = case_frame(data.frame, part.bounds, source);
+    const auto told = point_inputs(mesh, rows, data, frame, where);
     const auto truth = field_values(mesh, rows, data, where);
 
     const auto device = world.device();
     predictor.set_memory(predictor.memory_for(num_rows, memory_for_points(world, all)));
     auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
     tell_of_case(inputs, predictor, [&](const std::string& column) { return source.number(column); }, device);
+    if (predictor.takes_body()) inputs.body = case_body(read_wall(source.wall, source.file, data.wall_patches), frame);
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
     const auto predicted = to_local(predictor.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
@@ -104,11 +107,11 @@ bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b
 
 }  // namespace
 
-JudgedModel judged_model(const std::filesystem::path& path)
+JudgedModel judged_model(const std::filesystem::path& path, std::size_t part)
 {
     const bool is_file = std::filesystem::is_regular_file(path);
     const auto run = is_file ? run_of(path) : path;
-    JudgedModel model{is_file ? Predictor::from_file(path, {}) : Predictor::from_run(path), {}, {}, {}, run};
+    JudgedModel model{is_file ? Predictor::from_file(path, {}, part) : Predictor::from_run(path, part), {}, {}, {}, run};
     model.notes = model.predictor.notes();
     if (run.empty()) {
         model.notes.push_back(path.string() + " lies in no run's folder: cases must be named by their files, and there are no drag and lift.");
@@ -118,7 +121,7 @@ JudgedModel judged_model(const std::filesystem::path& path)
     const auto config = training_config(settings);
     model.forces = force_settings(settings);
     try {
-        model.cases = find_cases(config.data, config.seed);
+        model.cases = find_cases(config).of_part(part);
     } catch (const Error& error) {
         model.notes.push_back(std::string("the data of the run are not found, so cases must be named by their files: ") + error.what());
     }

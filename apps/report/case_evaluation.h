@@ -27,8 +27,9 @@ struct JudgedModel {
 };
 
 /// From the folder of a run (its best checkpoint), or from a checkpoint; one in RUN/checkpoints knows the data of its run.
+/// @param part   of a run with surface (0) and volume (1): which of them is judged
 /// @throws as `Predictor::from_run` and `Predictor::from_file`
-JudgedModel judged_model(const std::filesystem::path& path);
+JudgedModel judged_model(const std::filesystem::path& path, std::size_t part = 0);
 
 /// A case and the split to which it belongs.
 using JudgedCase = std::pair<CaseSource, std::string>;

@@ -76,7 +76,7 @@ std::vector<SettingRule> rules_of(const ModelEntry& entry)
     auto widths = entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
     for (const auto& option : entry.options) {
         if (!widths.contains(option.name)) {
-            rules.push_back(option_rule(option, entry.defaults.at(option.name)));
+            rules.push_back(option_rule(option, entry.default_of(option.name)));
             if (option.name == "aabb_min" || option.name == "aabb_max") rules.back().fallback = {};  // `model_arguments` has that of the data's frame
             continue;
         }

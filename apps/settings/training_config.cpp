@@ -33,6 +33,13 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.root", .fallback = "???", .meaning = "folder of the cases"},
     {.path = "data.surface", .meaning = "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id"},
     {.path = "data.volume", .meaning = "volume files below the root, in place of data.surface"},
+    {.path = "data.volume.files", .meaning = "volume files of cases whose surface is data.surface, for models that take both; data.fields and data.inputs are then the surface's"},
+    {.path = "data.volume.fields.*", .meaning = "array of the volume to learn, as in data.fields, under another name than any of those"},
+    {.path = "data.volume.fields.*.from", .meaning = "the same, where a kind is said beside it"},
+    {.path = "data.volume.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|temperature|density|viscosity|scalar|vector|axial|tensor", .meaning = "what the field's numbers mean, as in data.fields"},
+    {.path = "data.volume.association", .words = "cell|point", .meaning = "where the volume's fields live; as data.association unless said"},
+    {.path = "data.volume.inputs", .type = SettingType::TextList, .words = "points|sdf|wall_direction|height", .meaning = "what each point of the volume is told; [points] unless said"},
+    {.path = "data.volume.sampling_resolution", .type = SettingType::Integer, .min = 0, .max = kLargeCount, .meaning = "points of a volume in a training step, as data.sampling_resolution; 0, all, unless said"},
     {.path = "data.cases", .type = SettingType::TextList, .meaning = "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. run_*/force_mom_*.csv"},
     {.path = "data.split.column", .meaning = "column of the table that says train, val or test"},
     {.path = "data.split.manifest", .meaning = "file below the root with lists of cases, `.json`, or a text file a part with a * where train, val or test stands"},
@@ -52,7 +59,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.encoding", .fallback = "none", .words = "none|fourier|learnable", .meaning = "also told of each place: sines and cosines of random waves (fourier), or along x, y, z with trained frequencies (learnable)"},
     {.path = "data.encoding_frequencies", .type = SettingType::Integer, .fallback = "8", .min = 1, .max = 4096, .meaning = "frequencies for each of data.encoding_scales (fourier), or for each of x, y and z (learnable)"},
     {.path = "data.encoding_scales", .type = SettingType::NumberList, .fallback = "[0.25, 1, 4]", .min = 1e-6, .max = 1e6, .meaning = "waves per data.length: deviations of the random frequencies (fourier), or range of the first ones (learnable)"},
-    {.path = "data.wall", .meaning = "surfaces for sdf and wall_direction below the root, e.g. run_*/body_*.stl, the last * is the id; without * one for all"},
+    {.path = "data.wall", .meaning = "surfaces for sdf and wall_direction, and bodies that domino encodes, below the root, e.g. run_*/body_*.stl, the last * is the id; without * one for all"},
     {.path = "data.wall_patches", .type = SettingType::TextList, .meaning = "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case"},
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
@@ -78,6 +85,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.loss_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factor of each loss in the sum, e.g. [1, 0.05] of loss: [mse, relative_l2]; 1 unless said"},
     {.path = "training.huber_delta", .type = SettingType::Number, .fallback = "1", .min = 1e-6, .max = 1e6, .meaning = "error from which huber grows in a line, in normalised units"},
     {.path = "training.field_weights.*", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said"},
+    {.path = "training.part_weights", .type = SettingType::NumberList, .fallback = "[1, 1]", .min = 0, .max = 1e6, .meaning = "factors of the losses of surface and volume, of cases with both"},
     {.path = "training.point_weights", .fallback = "none", .words = "none|areas", .meaning = "how often a point counts in the loss: once, or by its area, which must be among data.inputs"},
     {.path = "training.augment.mirror", .fallback = "none", .words = "none|x|y|z", .meaning = "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only"},
     {.path = "training.augment.mirror_share", .type = SettingType::Number, .fallback = "0.5", .min = 0, .max = 1, .meaning = "share of the epochs in which a case is mirrored"},
@@ -173,7 +181,8 @@ SplitConfig split_config(const Settings& settings)
 }
 
 /// The surface whose distance `sdf` is.
-void read_wall_config(const Settings& settings, DataConfig& data)
+/// @param is_body   the model encodes it, whatever the points are told
+void read_wall_config(const Settings& settings, DataConfig& data, bool is_body)
 {
     const bool has_files = settings.has("data.wall"), has_patches = settings.has("data.wall_patches");
     if (has_files && has_patches) throw UsageError("data.wall and data.wall_patches exclude each other.");
@@ -181,10 +190,15 @@ void read_wall_config(const Settings& settings, DataConfig& data)
     if (!data.distances.empty() && !data.tells("sdf")) {
         throw UsageError(settings.where("data.distances") + " names an array of distances that nobody asks for: put sdf among data.inputs, or leave it out.");
     }
-    if (!data.needs_wall() && (has_files || has_patches)) {
+    if (!data.needs_wall() && !is_body && (has_files || has_patches)) {
         throw UsageError(
             settings.where(has_files ? "data.wall" : "data.wall_patches") + " names a surface whose distance " +
             (data.distances.empty() ? "nobody asks for: put sdf among data.inputs, or leave it out." : "data.distances gives already: leave one of them out."));
+    }
+    if (is_body && !has_files && !has_patches) {
+        throw UsageError("the model " + settings.text("model.name") +
+                         " encodes the surface of the body, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own files "
+                         "that are it (data.wall_patches=[boundary/car]).");
     }
     if (data.needs_wall() && !has_files && !has_patches) {
         throw UsageError(settings.where("data.inputs") + (data.tells("wall_direction") ? " has wall_direction, which way" : " has sdf, the distance") +
@@ -251,13 +265,28 @@ void read_places(const Settings& settings, DataConfig& data)
     if (data.encoding.scales.empty()) throw UsageError(settings.where("data.encoding_scales") + " is empty; expected numbers, e.g. [0.25, 1, 4].");
 }
 
+std::vector<FieldConfig> fields_below(const Settings& settings, const std::string& place)
+{
+    std::vector<FieldConfig> fields;
+    for (const auto& name : settings.names_below(place)) {
+        const auto path = place + "." + name;
+        const auto* from = settings.find(path + ".from");
+        if (!from) from = settings.find(path);
+        if (!from) throw UsageError(path + " must say which array it is: {from: NAME}.");
+        fields.push_back({name, from->values.at(0), settings.has(path + ".kind") ? settings.text(path + ".kind") : ""});
+    }
+    if (fields.empty()) throw UsageError(place + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
+    return fields;
+}
+
 DataConfig data_config(const Settings& settings, const std::filesystem::path& run_dir)
 {
     DataConfig data;
     data.root = settings.text("data.root");
     const bool is_surface = settings.has("data.surface");
+    data.in_volume = !is_surface;
     if (is_surface == settings.has("data.volume")) {
-        throw UsageError(is_surface ? "data.surface and data.volume exclude each other." : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
+        throw UsageError(is_surface ? "data.surface and data.volume exclude each other. Of cases with both the volume is a block: data.volume.files, data.volume.fields." : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
     }
     data.files = settings.text(is_surface ? "data.surface" : "data.volume");
     if (data.files.find('*') == std::string::npos) {
@@ -268,14 +297,7 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     if (!data.split.column.empty() && data.case_tables.empty()) throw UsageError("data.split.column needs data.cases, the table that has the column.");
     data.on_cells = settings.text("data.association") == "cell";
 
-    for (const auto& name : settings.names_below("data.fields")) {
-        const auto path = "data.fields." + name;
-        const auto* from = settings.find(path + ".from");
-        if (!from) from = settings.find(path);
-        if (!from) throw UsageError(path + " must say which array it is: {from: NAME}.");
-        data.fields.push_back({name, from->values.at(0), settings.has(path + ".kind") ? settings.text(path + ".kind") : ""});
-    }
-    if (data.fields.empty()) throw UsageError("data.fields must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
+    data.fields = fields_below(settings, "data.fields");
 
     data.inputs = settings.find("data.inputs")->values;
     const std::set<std::string> different(data.inputs.begin(), data.inputs.end());
@@ -283,7 +305,7 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
         throw UsageError(settings.where("data.inputs") + " must begin with points and name each input once, e.g. [points, normals] or [points, sdf].");
     }
     data.normals = settings.text("data.normals");
-    read_wall_config(settings, data);
+    read_wall_config(settings, data, find_point_model(settings.text("model.name")).takes_body());
     if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
     if (!data.constants.empty() && data.case_tables.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
     if (settings.has("data.time")) data.time = settings.text("data.time");
@@ -299,6 +321,60 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     if (settings.has("data.store")) data.store = settings.text("data.store");
     if (settings.text("data.memory") != "auto") data.memory_budget = 1e9 * settings.number("data.memory");
     return data;
+}
+
+/// The volume of cases whose surface is `surface`, or nothing where cases have one part.
+std::optional<DataConfig> volume_config(const Settings& settings, const DataConfig& surface)
+{
+    if (settings.names_below("data.volume").empty()) return {};
+    if (!settings.has("data.volume.files")) throw UsageError("data.volume.files must be set, e.g. data.volume.files='volume_*.vtu'.");
+    if (surface.in_volume) throw UsageError("data.volume.files needs data.surface, the other part of the cases. With volumes alone set data.volume='volume_*.vtu'.");
+    auto volume = surface;
+    volume.in_volume = true;
+    volume.files = settings.text("data.volume.files");
+    if (volume.files.find('*') == std::string::npos)
+        throw UsageError(settings.where("data.volume.files") + " is '" + volume.files + "'; it needs a * where the case's id stands.");
+    volume.fields = fields_below(settings, "data.volume.fields");
+    for (const auto& field : volume.fields) {
+        if (std::ranges::any_of(surface.fields, [&](const auto& other) { return other.name == field.name; }))
+            throw UsageError("data.volume.fields." + field.name + " has the name of a field of the surface. Give it another, by which metrics and predictions call it.");
+    }
+    if (settings.has("data.volume.association")) volume.on_cells = settings.text("data.volume.association") == "cell";
+    const auto* inputs = settings.find("data.volume.inputs");
+    volume.inputs = inputs ? inputs->values : std::vector<std::string>{"points"};
+    const std::set<std::string> different(volume.inputs.begin(), volume.inputs.end());
+    if (volume.inputs.empty() || volume.inputs.front() != "points" || different.size() != volume.inputs.size())
+        throw UsageError(settings.where("data.volume.inputs") + " must begin with points and name each input once, e.g. [points, sdf].");
+    volume.num_sampled = settings.has("data.volume.sampling_resolution") ? settings.integer("data.volume.sampling_resolution") : 0;
+    if (volume.sampling == SamplingKind::Areas) volume.sampling = SamplingKind::Uniform;  // volumes have no areas
+    for (const char* key : {"data.center", "data.length"}) {
+        if (settings.text(key) == "bounds")
+            throw UsageError(settings.where(key) + " is bounds, which differ between surface and volume, whose points the model compares. Set " +
+                             (std::string_view(key) == "data.center" ? "none or a place x,y,z." : "none, a number, or a column of the table."));
+    }
+    return volume;
+}
+
+/// What a model that takes a body cannot do, and what it must be told.
+void check_body_model(const TrainingRunConfig& config, const Settings& settings)
+{
+    const auto& entry = find_point_model(config.model.name);
+    if (!entry.takes_body()) {
+        if (!config.volume) return;
+        throw UsageError(settings.where("data.volume.files") + ": " + entry.name + " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
+    }
+    const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
+    const auto require_inputs = [&](const DataConfig& data, const char* key) {
+        const std::vector<std::string> expected = data.in_volume ? std::vector<std::string>{"points"} : std::vector<std::string>{"points", "normals", "areas"};
+        if (data.inputs != expected)
+            refuse(key, std::string("is told the points of a ") + (data.in_volume ? "volume, and finds their distances to the body itself. Set [points]." : "surface with normals and areas. Set [points, normals, areas]."));
+    };
+    require_inputs(config.data, "data.inputs");
+    if (config.volume) require_inputs(*config.volume, "data.volume.inputs");
+    if (!config.data.in_volume && config.data.num_sampled > 0)
+        refuse("data.sampling_resolution", "averages over the nearest points of a surface, which are others among fewer points. Set 0; volumes may be sampled.");
+    if (config.data.encoding.kind != "none") refuse("data.encoding", "encodes places itself. Set none.");
+    if (config.training.augmentation.is_any()) refuse("training.augment", "is told the body, which does not turn with the points yet. Leave training.augment out.");
 }
 
 /// Of a text `points, normals`.
@@ -333,6 +409,7 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
     if (config.num_data_groups > 2)
         refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
+    if (find_point_model(config.model.name).takes_body()) refuse("model.name", "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
     if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
     const auto& entry = find_point_model(config.model.name);
     const bool has_neighbors = entry.class_name == "MeshGraphNet" || config.model.arguments.value("include_local_features", false);
@@ -342,8 +419,11 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     }
 }
 
-void read_loss(const Settings& settings, const DataConfig& data, TrainingConfig& training)
+void read_loss(const Settings& settings, const TrainingRunConfig& config, TrainingConfig& training)
 {
+    const auto& data = config.data;
+    auto fields = data.fields;
+    if (config.volume) fields.insert(fields.end(), config.volume->fields.begin(), config.volume->fields.end());
     const auto& kinds = settings.find("training.loss")->values;
     const auto weights = settings.has("training.loss_weights") ? settings.numbers("training.loss_weights") : std::vector<double>(kinds.size(), 1.0);
     if (kinds.empty() || weights.size() != kinds.size()) {
@@ -363,11 +443,15 @@ void read_loss(const Settings& settings, const DataConfig& data, TrainingConfig&
     for (const auto& name : settings.names_below("training.field_weights")) {
         const auto path = "training.field_weights." + name;
         std::string names;
-        for (const auto& field : data.fields) names += (names.empty() ? "" : ", ") + field.name;
-        const bool is_field = std::any_of(data.fields.begin(), data.fields.end(), [&](const auto& field) { return field.name == name; });
+        for (const auto& field : fields) names += (names.empty() ? "" : ", ") + field.name;
+        const bool is_field = std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
         if (!is_field) throw UsageError(settings.where(path) + " weighs a field that data.fields has not; it has " + names + ".");
         training.field_weights[name] = settings.numbers(path);
     }
+    const auto parts = settings.numbers("training.part_weights");
+    if (parts.size() != 2 || !(parts[0] + parts[1] > 0))
+        throw UsageError(settings.where("training.part_weights") + " must be two numbers, of surface and of volume, not both 0, e.g. [5, 1].");
+    training.part_weights = {parts[0], parts[1]};
     if (settings.has("training.force_weights")) {
         const auto forces = settings.numbers("training.force_weights");
         if (forces.size() != 2) throw UsageError(settings.where("training.force_weights") + " must be two numbers, of drag and of lift, e.g. [0.05, 0.01].");
@@ -598,18 +682,21 @@ DataConfig data_config(const nlohmann::json& description)
     return data;
 }
 
-nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim)
+nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim, std::int64_t volume_out_dim)
 {
     const auto& entry = find_point_model(model.name);
     PointWidths widths{.embedding_dim = num_point_channels(data) + data.encoding.num_channels(),
                        .num_constants = static_cast<std::int64_t>(data.constants.size()),
                        .out_dim = out_dim.value_or(1),
-                       .has_time = !data.time.empty()};
+                       .has_time = !data.time.empty(),
+                       .in_volume = data.in_volume,
+                       .volume_out_dim = volume_out_dim};
     auto arguments = entry.widths(widths);
     if (widths.has_time && !takes_time(entry)) {
         throw InvalidInput("data.time is '" + data.time + "', but " + entry.name + " is told no time: leave it out, or name the column among data.constants.");
     }
     ++widths.out_dim;
+    if (widths.volume_out_dim > 0) ++widths.volume_out_dim;
     const auto for_more_fields = entry.widths(widths);
     for (const auto& [name, value] : model.arguments.items()) {
         const auto width = arguments.find(name);
@@ -646,6 +733,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.seed = settings.integer("seed");
     config.device = settings.text("device");
     config.data = data_config(settings, config.run_dir());
+    config.volume = volume_config(settings, config.data);
     config.forces = force_settings(settings);
 
     config.model.name = settings.text("model.name");
@@ -659,7 +747,7 @@ TrainingRunConfig training_config(const Settings& settings)
             ": MeshGraphNet's messages go along edges, which have another length between some of the points. Set 0, or take a model without edges.");
     }
     try {
-        model_arguments(config.model, config.data, {});
+        model_arguments(config.model, config.data, {}, config.volume ? 1 : 0);
     } catch (const InvalidInput& error) {
         throw UsageError(std::string("model: ") + error.what());
     }
@@ -667,8 +755,9 @@ TrainingRunConfig training_config(const Settings& settings)
     auto& training = config.training;
     training.num_epochs = settings.integer("training.num_epochs");
     training.max_steps = settings.integer("training.max_steps");
-    read_loss(settings, config.data, training);
+    read_loss(settings, config, training);
     read_augmentation(settings, config, training.augmentation);
+    check_body_model(config, settings);
     training.accumulate = settings.integer("training.accumulate");
     training.clip_norm = settings.number("training.clip_norm");
     training.max_skipped_steps = settings.integer("training.max_skipped_steps");
@@ -693,6 +782,14 @@ TrainingRunConfig training_config(const Settings& settings)
     config.writes_report = settings.text("logging.report") == "true";
     config.log_interval = settings.integer("logging.every_n_steps");
     if (training.exact) require_exact(config, settings);
+    return config;
+}
+
+TrainingRunConfig TrainingRunConfig::of_part(std::size_t part) const
+{
+    auto config = *this;
+    if (part == 1) config.data = volume.value();
+    config.volume.reset();
     return config;
 }
 

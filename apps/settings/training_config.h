@@ -58,6 +58,7 @@ enum class SamplingKind : std::uint8_t {
 struct DataConfig {
     std::filesystem::path root;
     std::string files;                     ///< pattern below the root; `*` stands for any text
+    bool in_volume = false;                ///< they are volumes
     std::vector<std::string> case_tables;  ///< .json or .csv below the root, with a * one a case; their columns are joined
     SplitConfig split;
     bool on_cells = true;
@@ -109,8 +110,9 @@ struct ModelConfig {
 std::int64_t first_channel(const DataConfig& data, std::string_view input);
 
 /// All arguments of the model for cases with so many channels to predict, if that is known yet.
+/// @param volume_out_dim   channels in the volume, of cases with two parts; 0: they have one
 /// @throws InvalidInput where the configuration says otherwise.
-nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim);
+nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim, std::int64_t volume_out_dim = 0);
 
 /// How training cases are varied: each epoch shows another reflection, rotation or shift of a case, of which nothing else changes.
 struct AugmentationConfig {
@@ -140,6 +142,7 @@ struct TrainingConfig {
     std::int64_t max_steps = 0;                                ///< 0: no limit
     FieldLossOptions loss;                                     ///< but for the fields' weights
     std::map<std::string, std::vector<double>> field_weights;  ///< of those that have one, in the loss: one number, or one a channel
+    std::array<double, 2> part_weights{1, 1};                  ///< of surface and volume in the loss, of cases with both
     std::array<double, 2> force_weights{};                     ///< of errors of drag and lift in the loss; 0: none
     bool weigh_areas = false;                                  ///< points count in the loss by their areas
     std::int64_t accumulate = 1;                               ///< cases of a data group in a step
@@ -188,6 +191,7 @@ struct TrainingRunConfig {
     std::int64_t seed = 0;
     std::string device;  ///< as `device_of_rank` takes it
     DataConfig data;
+    std::optional<DataConfig> volume;  ///< of cases with two parts, whose surface `data` is then
     ForceSettings forces;
     ModelConfig model;
     TrainingConfig training;
@@ -200,6 +204,10 @@ struct TrainingRunConfig {
     bool writes_report = false;         ///< at the end of the run
 
     std::filesystem::path run_dir() const { return output_dir / run_id; }
+
+    /// The same of one part of its cases: 0, the surface or the only one, or 1, the volume.
+    TrainingRunConfig of_part(std::size_t part) const;
+    std::size_t num_parts() const { return volume ? 2 : 1; }
 };
 
 /// The table of all keys: those of one model, with its defaults, or of every model.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training.h"
 
+#include "apps/cases/case_body.h"
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/input_ranges.h"
 #include "apps/evaluation/data_check.h"
@@ -100,7 +101,7 @@ private:
 struct FieldErrors {
     std::vector<double> relative_l2;
     double loss = 0;
-    Evaluation judged;  // all metrics of all cases
+    std::vector<Evaluation> judged;  // all metrics of all cases, one a part
 
     double mean() const
     {
@@ -124,6 +125,24 @@ struct StepUnderWay {
     std::optional<double> next_loss_scale;  // in float16
 };
 
+/// One part of the cases, surface or volume, or the only one that they have.
+struct CasePart {
+    DataConfig data;
+    CaseLists cases;
+    std::optional<RunCases> stored;
+    std::optional<CaseSequence> fed;               // the training cases, in the order of the steps
+    std::map<std::string, FieldScaling> scalings;  // by case id
+    Normalizer normalizer;                         // of the fields without their units
+    at::Tensor training_mean;                      // of these: the normaliser's, but where vectors keep their mean
+    InputRanges ranges;
+    FieldLoss loss;
+    std::optional<Validation> validation;
+};
+
+/// Of a case, one a part.
+using Example = std::vector<CaseTensors>;
+using Fields = std::vector<at::Tensor>;
+
 /// One run of `train`: what stays the same from step to step.
 class Run {
 public:
@@ -140,12 +159,21 @@ public:
     void finish();
 
 private:
-    void check_data(const TrainingStart& start);
+    void check_data(const TrainingStart& start, std::size_t part);
+    void prepare_part(std::size_t part, const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
     void make_model();
     void check_augmentation() const;
-    at::Tensor predict(const PointInputs& inputs);
-    at::Tensor predict_for_backward(const PointInputs& inputs);
-    at::Tensor loss_of(const at::Tensor& prediction, const CaseTensors& example) const;
+    Example next_example(std::vector<CaseSequence*> sequences);
+    Fields predict(const Example& example);
+    Fields predict_for_backward(const Example& example);
+    at::Tensor loss_of(const Fields& prediction, const Example& example) const;
+    at::Tensor loss_of_part(std::size_t part, const at::Tensor& prediction, const CaseTensors& example) const;
+    std::vector<FieldConfig> fields() const;
+    at::Tensor of_all_parts(at::Tensor CasePart::*member) const;
+    Normalizer normalizer_of_all() const;
+    void set_normalizers(const Normalizer& all, const at::Tensor& training_mean);
+    bool is_kept() const;
+    double seconds_waited() const;
     void make_loss();
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
@@ -155,7 +183,7 @@ private:
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
     std::string names_of_cases(std::int64_t step) const;
-    FieldErrors errors(const CaseSet& cases, const std::string& split);
+    FieldErrors errors(CaseSet RunCases::*cases, const std::string& split);
     Json metrics(const FieldErrors& errors) const;
     void record_errors(const FieldErrors& errors, const std::string& split, std::int64_t epoch);
     void save(const char* name, const Json& metrics) const;
@@ -164,6 +192,9 @@ private:
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
     nlohmann::json train_ids() const;
     at::Device device() const { return world_.device(); }
+    /// Of the first part; the others have as many cases, in the same order.
+    const RunCases& stored() const { return *parts_.front().stored; }
+    const CaseSet& training_cases() const { return stored().train; }
     std::int64_t num_steps_total() const { return config_.training.num_epochs * steps_per_epoch_; }
     std::int64_t num_steps_limit() const
     {
@@ -183,20 +214,14 @@ private:
     std::int64_t num_cases_ = 1;  // that train
     std::int64_t steps_per_epoch_ = 1;
 
-    std::optional<RunCases> data_;
-    std::optional<CaseSequence> fed_;               // the training cases, in the order of the steps
-    std::map<std::string, FieldScaling> scalings_;  // by case id
-    Normalizer normalizer_;                         // of the fields without their units
-    at::Tensor training_mean_;                      // of these: the normaliser's, but where vectors keep their mean
-    InputRanges ranges_;
-    DataFindings findings_;
+    std::deque<CasePart> parts_;  // which are not moved
+    std::vector<DataFindings> findings_;  // one a part
+    CaseBodies bodies_;
     Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
-    FieldLoss loss_;
-    std::optional<ForceTerm> force_term_;
+    std::optional<ForceTerm> force_term_;  // of the first part
     std::optional<WeightUpdate> update_;
-    std::optional<Validation> validation_;
 
     std::int64_t steps_done_ = 0;
     std::deque<StepUnderWay> under_way_;
@@ -243,57 +268,74 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
         throw InvalidInput("training.early_stop and the scheduler plateau go by the error of validation cases, and there are none. Give data.split some, e.g. "
                            "val: 0.1.");
     }
-    data_.emplace(prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
-    const auto& channels = data_->train.channels();
-    validation_.emplace(config_.data, channels, config_.forces, cases_);
-    check_data(start);
-    for (const auto& source : cases_.all()) scalings_[source.id] = field_scaling(config_.data, channels, source);
-    const auto statistics = target_statistics(data_->train, config_.training.exact, scalings_);
-    normalizer_ = statistics.normalizer(shared_vectors(config_.data, channels));
-    training_mean_ = statistics.normalizer().mean;
-    for (std::int64_t i = 0; i < data_->train.size(); ++i) {
-        PointInputs bounds{.embedding = data_->train.input_bounds(i), .positions = {}, .constants = {}, .time = {}};
-        tell_of_case(bounds, config_.data, data_->train.sources()[i]);
-        ranges_.add(bounds);
+    for (std::size_t part = 0; part < config_.num_parts(); ++part) {
+        parts_.emplace_back();
+        prepare_part(part, start, stop_requested);
     }
     check_augmentation();
     make_model();
-    keep_cases(*data_, config_.data, device(), device_mesh_->all(), log_);
-    if (!device().is_cpu()) {
-        normalizer_ = normalizer_.on(device());
-        training_mean_ = training_mean_.to(device());
-        for (auto& [id, scaling] : scalings_) scaling = scaling.on(device());
+    for (auto& part : parts_) {
+        keep_cases(*part.stored, part.data, device(), device_mesh_->all(), log_);
+        if (device().is_cpu()) continue;
+        part.normalizer = part.normalizer.on(device());
+        part.training_mean = part.training_mean.to(device());
+        for (auto& [id, scaling] : part.scalings) scaling = scaling.on(device());
     }
     make_loss();
     seconds_in_preparation_ = seconds_since(preparing);
 }
 
-/// What the cases say of themselves before anything is learnt from them. A run that goes on has been let pass when it began.
-void Run::check_data(const TrainingStart& start)
+void Run::prepare_part(std::size_t index, const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested)
 {
-    const bool has_forces = config_.training.has_forces();
+    auto& part = parts_[index];
+    const auto config = config_.of_part(index);
+    part.data = config.data;
+    part.cases = cases_.of_part(index);
+    part.stored.emplace(prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
+    const auto& channels = part.stored->train.channels();
+    part.validation.emplace(part.data, channels, config_.forces, part.cases);
+    check_data(start, index);
+    for (const auto& source : part.cases.all()) part.scalings[source.id] = field_scaling(part.data, channels, source);
+    const auto statistics = target_statistics(part.stored->train, config_.training.exact, part.scalings);
+    part.normalizer = statistics.normalizer(shared_vectors(part.data, channels));
+    part.training_mean = statistics.normalizer().mean;
+    for (std::int64_t i = 0; i < part.stored->train.size(); ++i) {
+        PointInputs bounds{.embedding = part.stored->train.input_bounds(i), .positions = {}, .constants = {}, .time = {}};
+        tell_of_case(bounds, part.data, part.stored->train.sources()[i]);
+        part.ranges.add(bounds);
+    }
+}
+
+/// What the cases say of themselves before anything is learnt from them. A run that goes on has been let pass when it began.
+void Run::check_data(const TrainingStart& start, std::size_t index)
+{
+    const auto& part = parts_[index];
+    const bool has_forces = index == 0 && config_.training.has_forces();
+    findings_.emplace_back();
     if (start.resume && !has_forces) return;
-    const JudgedFields layout(config_.data.fields, data_->train.channels());
-    const auto figures = data_->figures(config_.data, device_mesh_->all());
+    const JudgedFields layout(part.data.fields, part.stored->train.channels());
+    const auto figures = part.stored->figures(part.data, device_mesh_->all());
     if (!start.resume) {
-        findings_ = judge_data(cases_, figures, config_.data, config_.forces, layout);
-        if (!findings_.contradictions.empty() && !start.accepts_data) {
+        findings_.back() = judge_data(part.cases, figures, part.data, config_.forces, layout);
+        if (!findings_.back().contradictions.empty() && !start.accepts_data) {
             std::string text = "the data contradict themselves.";
-            for (const auto& contradiction : findings_.contradictions) text += " " + contradiction;
+            for (const auto& contradiction : findings_.back().contradictions) text += " " + contradiction;
             throw InvalidInput(text + " To train on them as they are: --accept-data.");
         }
     }
     if (has_forces)
-        force_term_.emplace(config_.training.force_weights, config_.data, layout, config_.forces, cases_.train, std::span(figures).first(cases_.train.size()),
-                            device());
+        force_term_.emplace(config_.training.force_weights, part.data, layout, config_.forces, part.cases.train,
+                            std::span(figures).first(part.cases.train.size()), device());
 }
 
 void Run::make_model()
 {
-    std::int64_t num_channels = 0;
-    for (const auto count : data_->train.channels()) num_channels += count;
+    std::vector<std::int64_t> num_channels(2, 0);
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+        for (const auto count : parts_[part].stored->train.channels()) num_channels[part] += count;
+    }
     torch::manual_seed(config_.seed);
-    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
+    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels[0], num_channels[1]));
     encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
@@ -308,51 +350,126 @@ void Run::make_model()
 
 void Run::make_loss()
 {
-    auto options = config_.training.loss;
-    if (!config_.training.field_weights.empty()) {
-        for (const auto& field : config_.data.fields) {
-            const auto found = config_.training.field_weights.find(field.name);
-            options.field_weights.push_back(found == config_.training.field_weights.end() ? std::vector<double>{1.0} : found->second);
+    for (auto& part : parts_) {
+        auto options = config_.training.loss;
+        if (!config_.training.field_weights.empty()) {
+            for (const auto& field : part.data.fields) {
+                const auto found = config_.training.field_weights.find(field.name);
+                options.field_weights.push_back(found == config_.training.field_weights.end() ? std::vector<double>{1.0} : found->second);
+            }
         }
+        part.loss = FieldLoss(options, part.stored->train.channels(), part.normalizer);
     }
-    loss_ = FieldLoss(options, data_->train.channels(), normalizer_);
 }
 
-at::Tensor Run::loss_of(const at::Tensor& prediction, const CaseTensors& example) const
+at::Tensor Run::loss_of(const Fields& prediction, const Example& example) const
 {
-    const auto areas = config_.training.weigh_areas ? example.inputs.embedding.narrow(-1, first_channel(config_.data, "areas"), 1) : at::Tensor();
-    const auto& scaling = scalings_.at(example.id);
-    const auto target = normalizer_.normalize(scaling.without_unit(example.target));
-    const auto loss = loss_(prediction, target, areas);
-    if (!force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
-    const auto difference = (prediction - target) * normalizer_.std;
+    if (parts_.size() == 1) return loss_of_part(0, prediction[0], example[0]);
+    at::Tensor sum;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+        const auto weighted = loss_of_part(part, prediction[part], example[part]) * config_.training.part_weights[part];
+        sum = sum.defined() ? sum + weighted : weighted;
+    }
+    return sum;
+}
+
+at::Tensor Run::loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const
+{
+    const auto& part = parts_[index];
+    const bool weighs_areas = config_.training.weigh_areas && part.data.tells("areas");
+    const auto areas = weighs_areas ? example.inputs.embedding.narrow(-1, first_channel(part.data, "areas"), 1) : at::Tensor();
+    const auto& scaling = part.scalings.at(example.id);
+    const auto target = part.normalizer.normalize(scaling.without_unit(example.target));
+    const auto loss = part.loss(prediction, target, areas);
+    if (index > 0 || !force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
+    const auto difference = (prediction - target) * part.normalizer.std;
     return loss + (*force_term_)(scaling.scale.defined() ? difference * scaling.scale : difference, example);
+}
+
+/// Of all parts, in their order.
+std::vector<FieldConfig> Run::fields() const
+{
+    std::vector<FieldConfig> all;
+    for (const auto& part : parts_) all.insert(all.end(), part.data.fields.begin(), part.data.fields.end());
+    return all;
+}
+
+/// One number a channel, of the parts one after the other.
+at::Tensor Run::of_all_parts(at::Tensor CasePart::*member) const
+{
+    std::vector<at::Tensor> all;
+    for (const auto& part : parts_) all.push_back(part.*member);
+    return all.size() == 1 ? all[0] : torch::cat(all);
+}
+
+Normalizer Run::normalizer_of_all() const
+{
+    if (parts_.size() == 1) return parts_[0].normalizer;
+    return {torch::cat({parts_[0].normalizer.mean, parts_[1].normalizer.mean}), torch::cat({parts_[0].normalizer.std, parts_[1].normalizer.std})};
+}
+
+void Run::set_normalizers(const Normalizer& all, const at::Tensor& training_mean)
+{
+    std::int64_t first = 0;
+    for (auto& part : parts_) {
+        const auto count = part.normalizer.mean.size(0);
+        part.normalizer = {all.mean.narrow(0, first, count), all.std.narrow(0, first, count)};
+        part.training_mean = training_mean.narrow(0, first, count);
+        first += count;
+    }
+}
+
+/// Whether all cases stay in memory.
+bool Run::is_kept() const
+{
+    return std::ranges::all_of(parts_, [](const auto& part) { return part.stored->train.is_kept(); });
+}
+
+double Run::seconds_waited() const
+{
+    double seconds = 0;
+    for (const auto& part : parts_) seconds += part.fed->seconds_waited();
+    return seconds;
 }
 
 void Run::describe()
 {
     Json line{{"phase", "dataset"}};
-    line["cases"] = {{"train", data_->train.size()}, {"val", data_->val.size()}, {"test", data_->test.size()}};
-    line["points"] = {{"train", data_->train.num_points()}, {"val", data_->val.num_points()}, {"test", data_->test.num_points()}};
-    for (std::int64_t c = 0; c < normalizer_.mean.size(0); ++c) {
-        line["mean"].push_back(normalizer_.mean[c].item<double>());
-        line["std"].push_back(normalizer_.std[c].item<double>());
+    line["cases"] = {{"train", stored().train.size()}, {"val", stored().val.size()}, {"test", stored().test.size()}};
+    const char* const names[] = {"points", "volume_points"};
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+        const auto& cases = *parts_[part].stored;
+        line[names[part]] = {{"train", cases.train.num_points()}, {"val", cases.val.num_points()}, {"test", cases.test.num_points()}};
     }
-    line["shards_per_case"] = data_->num_parts;
+    const auto normalizer = normalizer_of_all();
+    for (std::int64_t c = 0; c < normalizer.mean.size(0); ++c) {
+        line["mean"].push_back(normalizer.mean[c].item<double>());
+        line["std"].push_back(normalizer.std[c].item<double>());
+    }
+    line["shards_per_case"] = stored().num_parts;
     line["seconds"] = seconds_in_preparation_;
     log_.record(line);
     log_.say(formatted("%lld training, %lld validation, %lld test cases, %lld points in training; prepared in %.1f s",
-                       static_cast<long long>(data_->train.size()), static_cast<long long>(data_->val.size()), static_cast<long long>(data_->test.size()),
-                       static_cast<long long>(data_->train.num_points()), seconds_in_preparation_));
-
-    if (!findings_.numbers.empty()) {
-        Json found{{"phase", "data"}};
-        found.update(findings_.numbers);
-        log_.record(found);
+                       static_cast<long long>(stored().train.size()), static_cast<long long>(stored().val.size()),
+                       static_cast<long long>(stored().test.size()), static_cast<long long>(training_cases().num_points()), seconds_in_preparation_));
+    if (parts_.size() > 1) {
+        log_.say(formatted("of surfaces, and %lld points of volumes; %lld case(s) with only one of the two are left out",
+                           static_cast<long long>(parts_[1].stored->train.num_points()), static_cast<long long>(cases_.num_left_out)));
     }
-    for (const auto& sentence : findings_.found) log_.say("data: " + sentence);
-    for (const auto& warning : findings_.warnings) log_.say("data: look at this: " + warning);
-    for (const auto& contradiction : findings_.contradictions) log_.say("data: accepted, though: " + contradiction);
+
+    for (std::size_t part = 0; part < findings_.size(); ++part) {
+        const auto& findings = findings_[part];
+        if (!findings.numbers.empty()) {
+            Json found{{"phase", "data"}};
+            if (part > 0) found["part"] = "volume";
+            found.update(findings.numbers);
+            log_.record(found);
+        }
+        const std::string who = part > 0 ? "data, volume: " : "data: ";
+        for (const auto& sentence : findings.found) log_.say(who + sentence);
+        for (const auto& warning : findings.warnings) log_.say(who + "look at this: " + warning);
+        for (const auto& contradiction : findings.contradictions) log_.say(who + "accepted, though: " + contradiction);
+    }
 
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
@@ -383,7 +500,7 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    CaseSequence first(data_->train, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
+    CaseSequence first(training_cases(), [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
     const auto plan = training_plan(model_, config_, first.next(), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
@@ -399,12 +516,17 @@ void Run::require_same_run(const nlohmann::json& description) const
         refuse("the run's optimiser was " + optimizer + ", and training.optimizer.name is " + config_.training.optimizer +
                " now. Leave it as it was, or start a new run with training.init.");
     }
-    const auto before = to_json(data_config(description.at("data"))), now = to_json(config_.data);
-    for (const auto& [key, value] : now.items()) {
-        if (before.at(key) != value)
-            refuse("data." + key + " was " + before.at(key).dump() + " when the run began, and is " + value.dump() +
-                   " now. Leave it as it was, or start a new run.");
-    }
+    const auto require_same = [&](const nlohmann::json& before, const nlohmann::json& now, const std::string& place) {
+        for (const auto& [key, value] : now.items()) {
+            if (before.at(key) != value)
+                refuse(place + key + " was " + before.at(key).dump() + " when the run began, and is " + value.dump() +
+                       " now. Leave it as it was, or start a new run.");
+        }
+    };
+    if (description.contains("volume") != config_.volume.has_value())
+        refuse(std::string("data.volume.files ") + (config_.volume ? "is set now, and was not" : "was set") + " when the run began. Leave it as it was, or start a new run.");
+    require_same(to_json(data_config(description.at("data"))), to_json(config_.data), "data.");
+    if (config_.volume) require_same(to_json(data_config(description.at("volume"))), to_json(*config_.volume), "data.volume.");
     if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
         refuse("the run trained on " + std::to_string(description["train_cases"].size()) + " cases, and data gives " + std::to_string(cases_.train.size()) +
                " or others now. Use the same cases (data.root, data.split), or start a new run.");
@@ -432,8 +554,7 @@ void Run::resume()
         checkpoint.load_raw_weights(*model_.module, *sharded_);
     else
         checkpoint.load_raw_weights(*model_.module);
-    normalizer_ = checkpoint.normalizer().on(device());
-    training_mean_ = checkpoint.training_mean().to(device());
+    set_normalizers(checkpoint.normalizer().on(device()), checkpoint.training_mean().to(device()));
     make_loss();
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
@@ -468,19 +589,39 @@ nlohmann::json Run::train_ids() const
     return ids;
 }
 
-at::Tensor Run::predict(const PointInputs& inputs)
+/// The case whose turn it is, all its parts, with the body where the model takes one.
+Example Run::next_example(std::vector<CaseSequence*> sequences)
+{
+    Example example;
+    for (auto* sequence : sequences) example.push_back(sequence->next());
+    if (!model_.forward_parts) return example;
+    const auto& first = parts_.front();
+    const auto& id = example.front().id;
+    const auto body = bodies_.of(id, [&] {
+        const auto all = first.cases.all();
+        const auto& source = *std::ranges::find(all, id, &CaseSource::id);
+        const auto frame = case_frame(first.data.frame, read_manifest(first.stored->shards.at(id)).bounds, source);
+        return case_body(read_wall(source.wall, source.file, first.data.wall_patches), frame);
+    });
+    for (auto& part : example) part.inputs.body = body;
+    return example;
+}
+
+Fields Run::predict(const Example& example)
 {
     RECORD_USER_SCOPE("forward");
     const PrecisionGuard precision(config_.training.precision, device().type());
-    return model_.forward(inputs).to(torch::kFloat);
+    if (example.size() == 1) return {model_.forward(example[0].inputs).to(torch::kFloat)};
+    const auto fields = model_.forward_parts(&example[0].inputs, &example[1].inputs);
+    return {fields.surface.to(torch::kFloat), fields.volume.to(torch::kFloat)};
 }
 
 /// The same for a step's backward, whose tensors wait where the settings say.
-at::Tensor Run::predict_for_backward(const PointInputs& inputs)
+Fields Run::predict_for_backward(const Example& example)
 {
     std::optional<OffloadSavedTensors> offload;
     if (config_.training.offload && !device().is_cpu()) offload.emplace();
-    return predict(inputs);
+    return predict(example);
 }
 
 /// A training case as an epoch shows it.
@@ -495,22 +636,26 @@ CaseTensors Run::augmented(const CaseTensors& example, std::int64_t epoch) const
 void Run::check_augmentation() const
 {
     const auto& augmentation = config_.training.augmentation;
-    if (augmentation.turns()) require_turnable(config_.data, data_->train.channels());
+    if (augmentation.turns()) require_turnable(config_.data, training_cases().channels());
     if (augmentation.mirror_axis < 0 || augmentation.mirrors_half_bodies) return;
-    for (const auto& source : cases_.train) require_whole_body(source.id, read_manifest(data_->shards.at(source.id)).bounds, augmentation.mirror_axis);
+    for (const auto& source : cases_.train) require_whole_body(source.id, read_manifest(stored().shards.at(source.id)).bounds, augmentation.mirror_axis);
 }
 
 std::int64_t Run::points_in_step(std::int64_t index) const
 {
-    const auto limit = config_.data.num_sampled, all = data_->train.num_points(index);
-    return limit == 0 ? all : std::min(limit, all);
+    std::int64_t count = 0;
+    for (const auto& part : parts_) {
+        const auto limit = part.data.num_sampled, all = part.stored->train.num_points(index);
+        count += limit == 0 ? all : std::min(limit, all);
+    }
+    return count;
 }
 
 /// Of all data groups, for messages.
 std::string Run::names_of_cases(std::int64_t step) const
 {
     std::string names;
-    for (const auto index : order_->counted_in_step(step - 1)) names += (names.empty() ? "case " : ", ") + data_->train.id(index);
+    for (const auto index : order_->counted_in_step(step - 1)) names += (names.empty() ? "case " : ", ") + training_cases().id(index);
     return names;
 }
 
@@ -519,20 +664,23 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
     if (config_.training.scheduler == "one_cycle") update_->optimizers().set_first_beta(first_beta_in_cycle(steps_done_, num_steps_total()));
     update_->zero_grad();
     std::vector<at::Tensor> losses;
-    const auto waited_before = fed_->seconds_waited();
+    std::vector<CaseSequence*> fed;
+    for (auto& part : parts_) fed.push_back(&*part.fed);
+    const auto waited_before = seconds_waited();
     for (const auto& [index, slot, weight] : cases) {
-        const auto example = augmented(fed_->next(), (under_way.number - 1) / steps_per_epoch_ + 1);
+        auto example = next_example(fed);
+        for (auto& part : example) part = augmented(part, (under_way.number - 1) / steps_per_epoch_ + 1);
         seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
                                        kGroupStride * static_cast<std::uint64_t>(slot));
         if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
-        const auto loss = loss_of(predict_for_backward(example.inputs), example);
+        const auto loss = loss_of(predict_for_backward(example), example);
         {
             RECORD_USER_SCOPE("backward");
             update_->scaled(weight == 1 ? loss : loss * weight).backward();
         }
         losses.push_back(loss.detach());
     }
-    under_way.seconds_waited = fed_->seconds_waited() - waited_before;
+    under_way.seconds_waited = seconds_waited() - waited_before;
     UpdateOutcome outcome;
     {
         RECORD_USER_SCOPE("optimizer");
@@ -570,7 +718,7 @@ LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t
     loop_start_ = Clock::now();
     auto epoch_start = loop_start_;
     model_.module->train();
-    fed_.emplace(data_->train, order_->turns(steps_done_, limit));
+    for (auto& part : parts_) part.fed.emplace(part.stored->train, order_->turns(steps_done_, limit));
 
     while (steps_done_ < limit && !early_stop_.is_over(config_.training)) {
         const auto epoch = steps_done_ / steps_per_epoch_ + 1;
@@ -640,7 +788,7 @@ void Run::finish_step(const StepUnderWay& step)
         leave_out(step, loss);
     } else if (!std::isfinite(loss)) {
         throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " + std::to_string(step.number) + " (epoch " +
-                    std::to_string(epoch) + ", case " + data_->train.id(step.index) + "). Lower training.optimizer.lr (now " +
+                    std::to_string(epoch) + ", case " + training_cases().id(step.index) + "). Lower training.optimizer.lr (now " +
                     formatted("%g", config_.training.learning_rate) + ") or add training.scheduler.warmup_steps.");
     } else {
         skipped_in_a_row_ = 0;
@@ -652,11 +800,11 @@ void Run::finish_step(const StepUnderWay& step)
     const auto limit = num_steps_limit();
     if (step.number % config_.log_interval == 0 || step.number == limit) {
         Json line{{"phase", "train_step"}, {"step", step.number}, {"epoch", epoch}, {"loss", loss}, {"lr", step.rate}, {"seconds", seconds}};
-        if (order_->cases_per_step() == 1) line["case"] = data_->train.id(step.index);
+        if (order_->cases_per_step() == 1) line["case"] = training_cases().id(step.index);
         if (step.next_loss_scale) line["loss_scale"] = *step.next_loss_scale;
         if (config_.training.clip_norm > 0) line["grad_norm"] = step.news.gradient_norm();
         if (is_left_out) line["left_out"] = true;
-        if (!data_->train.is_kept()) line["data_wait"] = std::min(1.0, step.seconds_waited / seconds);
+        if (!is_kept()) line["data_wait"] = std::min(1.0, step.seconds_waited / seconds);
         log_.record(line);
     }
     const auto elapsed = seconds_since(loop_start_);
@@ -695,7 +843,7 @@ void Run::check_error(double error)
 /// Of the epoch's steps, on the rank that waited longest for cases: the others then wait for it.
 double Run::share_waited() const
 {
-    if (data_->train.is_kept()) return 0;
+    if (is_kept()) return 0;
     auto seconds = torch::full({1}, seconds_waited_, torch::kDouble);
     device_mesh_->all().all_reduce(seconds, Reduction::Max);
     return std::min(1.0, seconds.item<double>() / seconds_in_steps_);
@@ -708,7 +856,7 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
     const auto mean_loss = epoch_loss_sum_ * static_cast<double>(num_groups_) / static_cast<double>(num_cases);
     Json line{{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps_}};
     const auto wait = share_waited();
-    if (!data_->train.is_kept()) line["data_wait"] = wait;
+    if (!is_kept()) line["data_wait"] = wait;
     log_.record(line);
     const bool is_last = epoch == config_.training.num_epochs || steps_done_ == config_.training.max_steps;
 
@@ -716,18 +864,17 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
     Json values;
     bool is_best = false;
     if (wait > kMuchWaiting) text += formatted(", %.0f %% of the steps' time was spent waiting for cases to be read", 100 * wait);
-    if (data_->val.size() > 0 && (is_last || epoch % config_.training.val_interval == 0)) {
-        const auto found = errors(data_->val, "val");
+    if (stored().val.size() > 0 && (is_last || epoch % config_.training.val_interval == 0)) {
+        const auto found = errors(&RunCases::val, "val");
         values = metrics(found);
         record_errors(found, "val", epoch);
-        for (std::size_t i = 0; i < config_.data.fields.size(); ++i) {
-            text += formatted(", val %s %.4f", config_.data.fields[i].name.c_str(), found.relative_l2[i]);
-        }
-        text += drag_text(found.judged);
+        const auto all = fields();
+        for (std::size_t i = 0; i < all.size(); ++i) text += formatted(", val %s %.4f", all[i].name.c_str(), found.relative_l2[i]);
+        text += drag_text(found.judged.front());
         is_best = found.mean() < best_error_;
         best_error_ = std::min(best_error_, found.mean());
         if (steps_done_ % steps_per_epoch_ == 0) check_error(found.mean());  // an epoch cut short is not one that a run without a stop has
-    } else if (data_->val.size() == 0) {
+    } else if (stored().val.size() == 0) {
         is_best = mean_loss < best_error_;
         best_error_ = std::min(best_error_, mean_loss);
     }
@@ -741,31 +888,41 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
     log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
 }
 
-FieldErrors Run::errors(const CaseSet& cases, const std::string& split)
+FieldErrors Run::errors(CaseSet RunCases::*of_split, const std::string& split)
 {
     torch::NoGradGuard no_grad;
     const AveragedWeights averaged(*update_);
     model_.module->eval();
-    const auto num_fields = static_cast<std::int64_t>(config_.data.fields.size());
+    const auto& cases = stored().*of_split;
+    const auto num_fields = static_cast<std::int64_t>(fields().size());
     auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
-    CaseSequence sequence(cases, order_->turns_of_split(cases.size(), sharded_.has_value()));
+    std::deque<CaseSequence> kept_sequences;  // which are not moved
+    std::vector<CaseSequence*> sequences;
+    for (const auto& part : parts_) {
+        const auto& of_part = *part.stored.*of_split;
+        sequences.push_back(&kept_sequences.emplace_back(of_part, order_->turns_of_split(of_part.size(), sharded_.has_value())));
+    }
     for (std::int64_t first = 0; first < cases.size(); first += num_groups_) {
         const auto i = first + group_;
         if (i >= cases.size()) {
-            if (sharded_) predict(sequence.next().inputs);
+            if (sharded_) predict(next_example(sequences));
             continue;
         }
-        const auto example = sequence.next();
-        const auto prediction = predict(example.inputs);
+        const auto example = next_example(sequences);
+        const auto prediction = predict(example);
         sums[num_fields] += loss_of(prediction, example).item<double>();
-        const auto& scaling = scalings_.at(example.id);
-        const auto physical = scaling.physical(normalizer_.denormalize(prediction)), guess = scaling.physical(training_mean_);
-        validation_->add(static_cast<std::size_t>(i), example, data_->shards.at(example.id), physical, guess, *domain_);
-        std::int64_t channel = 0;
-        for (std::int64_t f = 0; f < num_fields; ++f) {
-            const auto count = example.channels[f];
-            sums[f] += relative_l2(physical.narrow(-1, channel, count), example.target.narrow(-1, channel, count));
-            channel += count;
+        std::int64_t field = 0;
+        for (std::size_t p = 0; p < parts_.size(); ++p) {
+            auto& part = parts_[p];
+            const auto& points = example[p];
+            const auto& scaling = part.scalings.at(points.id);
+            const auto physical = scaling.physical(part.normalizer.denormalize(prediction[p])), guess = scaling.physical(part.training_mean);
+            part.validation->add(static_cast<std::size_t>(i), points, part.stored->shards.at(points.id), physical, guess, *domain_);
+            std::int64_t channel = 0;
+            for (const auto count : points.channels) {
+                sums[field++] += relative_l2(physical.narrow(-1, channel, count), points.target.narrow(-1, channel, count));
+                channel += count;
+            }
         }
     }
     model_.module->train();
@@ -775,14 +932,16 @@ FieldErrors Run::errors(const CaseSet& cases, const std::string& split)
     FieldErrors errors;
     for (std::int64_t f = 0; f < num_fields; ++f) errors.relative_l2.push_back(sums[f].item<double>());
     errors.loss = sums[num_fields].item<double>();
-    errors.judged = validation_->finish(cases.sources(), split, device_mesh_->group(device_mesh_->axis("data")));
+    for (auto& part : parts_)
+        errors.judged.push_back(part.validation->finish((*part.stored.*of_split).sources(), split, device_mesh_->group(device_mesh_->axis("data"))));
     return errors;
 }
 
 Json Run::metrics(const FieldErrors& errors) const
 {
     Json values;
-    for (std::size_t f = 0; f < config_.data.fields.size(); ++f) values[config_.data.fields[f].name]["rel_l2"] = errors.relative_l2[f];
+    const auto all = fields();
+    for (std::size_t f = 0; f < all.size(); ++f) values[all[f].name]["rel_l2"] = errors.relative_l2[f];
     return values;
 }
 
@@ -791,10 +950,12 @@ void Run::record_errors(const FieldErrors& found, const std::string& split, std:
 {
     if (!is_first_) return;
     Json line{{"phase", split}, {"epoch", epoch}, {"loss", found.loss}, {"metrics", metrics(found)}};
-    const auto more = validation_json(found.judged);
+    const auto more = validation_json(found.judged.front());
     for (const auto& [name, value] : more.items()) line[name] = value;
+    if (found.judged.size() > 1) line["errors"].update(validation_json(found.judged.back())["errors"]);
     log_.record(line);
-    write_file_atomically(config_.run_dir() / (split + "_cases.csv"), to_csv(found.judged));
+    write_file_atomically(config_.run_dir() / (split + "_cases.csv"), to_csv(found.judged.front()));
+    if (found.judged.size() > 1) write_file_atomically(config_.run_dir() / (split + "_volume_cases.csv"), to_csv(found.judged.back()));
 }
 
 void Run::save(const char* name, const Json& metrics) const
@@ -807,15 +968,19 @@ void Run::save(const char* name, const Json& metrics) const
     description["model_class"] = model_.class_name;
     description["model"] = model_.arguments;
     description["data"] = to_json(config_.data);
-    for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
-        const auto& field = config_.data.fields[f];
-        description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", data_->train.channels()[f]}});
+    if (config_.volume) description["volume"] = to_json(*config_.volume);
+    for (const auto& part : parts_) {
+        for (std::size_t f = 0; f < part.data.fields.size(); ++f) {
+            const auto& field = part.data.fields[f];
+            description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", part.stored->train.channels()[f]}});
+        }
     }
     if (config_.data.shares_deviation) {
-        const auto mean = training_mean_.cpu();
+        const auto mean = of_all_parts(&CasePart::training_mean).cpu();
         description["training_mean"] = std::vector<float>(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
     }
-    description["input_ranges"] = ranges_.to_json();
+    description["input_ranges"] = parts_.front().ranges.to_json();
+    if (config_.volume) description["volume_input_ranges"] = parts_.back().ranges.to_json();
     description["seed"] = config_.seed;
     description["draws"] = kDrawsOfSteps;
     description["train_cases"] = train_ids();
@@ -835,7 +1000,7 @@ void Run::save(const char* name, const Json& metrics) const
     if (!metrics.is_null()) description["val"] = metrics;
     const auto dir = config_.run_dir() / "checkpoints";
     std::filesystem::create_directories(dir);
-    save_checkpoint(dir / (std::string(name) + ".safetensors"), values, normalizer_, description);
+    save_checkpoint(dir / (std::string(name) + ".safetensors"), values, normalizer_of_all(), description);
 }
 
 /// What a rank holds of parameters, gradients and the optimiser's state: the rank that holds most.
@@ -857,15 +1022,14 @@ void Run::record_memory()
 
 void Run::test()
 {
-    if (data_->test.size() == 0) return;
-    const auto found = errors(data_->test, "test");
+    if (stored().test.size() == 0) return;
+    const auto found = errors(&RunCases::test, "test");
     const auto epoch = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
     record_errors(found, "test", epoch);
     std::string text = "test:";
-    for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
-        text += formatted("%s %s %.4f", f == 0 ? "" : ",", config_.data.fields[f].name.c_str(), found.relative_l2[f]);
-    }
-    log_.say(text + " (relative L2 error)" + drag_text(found.judged));
+    const auto all = fields();
+    for (std::size_t f = 0; f < all.size(); ++f) text += formatted("%s %s %.4f", f == 0 ? "" : ",", all[f].name.c_str(), found.relative_l2[f]);
+    log_.say(text + " (relative L2 error)" + drag_text(found.judged.front()));
 }
 
 void Run::finish()

@@ -79,6 +79,40 @@ bool break_thresholds(const EvaluateArguments& options, const nlohmann::ordered_
     return is_broken;
 }
 
+/// What is judged of a part of the cases: surface, volume, or the only one.
+struct JudgedPart {
+    JudgedModel model;
+    std::vector<JudgedCase> cases;
+    std::filesystem::path folder;
+};
+
+/// One a part of which cases are named; files belong to the part of their type.
+std::vector<JudgedPart> judged_parts(const EvaluateArguments& options)
+{
+    const auto num_parts = num_trained_parts(options.model);
+    std::vector<JudgedPart> parts;
+    for (std::size_t part = 0; part < num_parts; ++part) {
+        auto words = options.cases;
+        if (num_parts > 1) std::erase_if(words, [&](const auto& word) { return std::filesystem::is_regular_file(word) && part_of_file(word) != part; });
+        if (words.empty() && !options.cases.empty()) continue;
+        auto model = judged_model(options.model, part);
+        auto cases = judged_cases(model, words);
+        auto folder = output_folder(options, model);
+        parts.push_back({std::move(model), std::move(cases), part == 0 ? folder : folder / "volume"});
+    }
+    return parts;
+}
+
+/// Numbers of all parts: the volume's whole under `volume`, and its fields among those of the splits.
+nlohmann::ordered_json numbers_of(const std::vector<Evaluation>& evaluations)
+{
+    auto numbers = to_json(evaluations.front());
+    if (evaluations.size() == 1) return numbers;
+    numbers["volume"] = to_json(evaluations.back());
+    for (const auto& [split, of_split] : numbers["volume"]["splits"].items()) numbers["splits"][split]["fields"].update(of_split["fields"]);
+    return numbers;
+}
+
 }  // namespace
 
 int evaluate_command(std::span<const std::string> arguments)
@@ -86,26 +120,23 @@ int evaluate_command(std::span<const std::string> arguments)
     EvaluateArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     keep_freed_memory();
-    const auto verify = [&](int) {
-        const auto model = judged_model(options.model);
-        judged_cases(model, options.cases);
-        output_folder(options, model);
-    };
+    const auto verify = [&](int) { judged_parts(options); };
     const auto body = [&](World& world) {
-        auto model = judged_model(options.model);
-        const auto cases = judged_cases(model, options.cases);
-        const auto folder = output_folder(options, model);
-        if (world.rank() == 0) make_folder(folder);
-        const auto evaluation = evaluate(model, cases, folder, world);
-        if (world.rank() != 0) return exit_code::ok;
-        for (const auto& note : evaluation.notes) warn("evaluate", note);
-        write_evaluation(evaluation, folder);
-        const auto numbers = to_json(evaluation);
-        if (options.json)
-            std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
-        else
+        std::vector<Evaluation> evaluations;
+        for (auto& [model, cases, folder] : judged_parts(options)) {
+            if (world.rank() == 0) make_folder(folder);
+            evaluations.push_back(evaluate(model, cases, folder, world));
+            if (world.rank() != 0) continue;
+            const auto& evaluation = evaluations.back();
+            for (const auto& note : evaluation.notes) warn("evaluate", note);
+            write_evaluation(evaluation, folder);
+            if (options.json) continue;
             std::cout << to_text(evaluation) << "all numbers: " << (folder / "evaluation.json").string()
                       << ", a line a case: " << (folder / "cases.csv").string() << " (model: " << evaluation.model << ")" << std::endl;
+        }
+        if (world.rank() != 0) return exit_code::ok;
+        const auto numbers = numbers_of(evaluations);
+        if (options.json) std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
         return break_thresholds(options, numbers) ? exit_code::check_failed : exit_code::ok;
     };
     return run_on_ranks(options.num_ranks, "evaluate", arguments, verify, body, options.device);

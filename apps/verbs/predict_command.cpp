@@ -44,7 +44,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
 {
     CLI::App app("Predicts a run's fields on new meshes and writes them beside the meshes' own arrays, in physical units. A field is\n"
                  "called as in the run's configuration (data.fields), with `_predicted` added where the mesh has such an array already.\n"
-                 "Of several runs the mean of their predictions is written, and their spread as NAME_spread.\n"
+                 "Of several runs the mean of their predictions is written, and their spread as NAME_spread. Of a run with surface\n"
+                 "and volume the output's type says which: .vtu and .pvtu have the volume's fields, .vtp and .pvtp the surface's.\n"
                  "With --model the weights of a file predict, without a run.",
                  "predict");
     std::vector<std::string> settings, words;
@@ -61,7 +62,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("--set", settings,
                    "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. U_inf=40; may be repeated")
         ->type_name("NAME=VALUE");
-    app.add_option("--wall", options.walls, "surface whose distance is an input (data.inputs has sdf), once for all inputs or once for each in turn")
+    app.add_option("--wall", options.walls, "surface whose distance is an input (data.inputs has sdf), or of the body that domino encodes, once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
     app.add_flag("--forces", options.prediction.with_forces,
@@ -122,17 +123,20 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     return true;
 }
 
-std::vector<Predictor> make_predictors(const PredictArguments& options)
+/// @param part   that is predicted by runs with surface (0) and volume (1)
+std::vector<Predictor> make_predictors(const PredictArguments& options, std::size_t part)
 {
+    const auto part_of = [part](const std::string& path) { return num_trained_parts(path) > 1 ? part : 0; };
     std::vector<Predictor> models;
-    for (const auto& run : options.runs) models.push_back(Predictor::from_run(run));
-    if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data));
+    for (const auto& run : options.runs) models.push_back(Predictor::from_run(run, part_of(run)));
+    if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data, part_of(options.model)));
     require_same_fields(models, options.prediction.num_draws > 0);
-    const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall(); });
+    const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.takes_body(); });
     if (told == models.end() && !options.walls.empty())
         throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
     if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
-        throw UsageError("the model is told the distance to a surface. Give it with --wall FILE.");
+        throw UsageError(std::string("the model ") + (told->takes_body() ? "encodes the surface of the body" : "is told the distance to a surface") +
+                         ". Give it with --wall FILE.");
     // A value that nobody asks for is a name mistyped.
     std::vector<std::string> names;
     for (const auto& model : models) {
@@ -235,9 +239,12 @@ int predict_command(std::span<const std::string> arguments)
     const auto work = jobs(options);
     keep_freed_memory();
 
-    const auto verify = [&](int) { make_predictors(options); };
+    const auto verify = [&](int) {
+        for (const auto& [input, output] : work) make_predictors(options, part_of_file(output));
+    };
     const auto body = [&](World& world) {
-        auto models = make_predictors(options);
+        auto part = part_of_file(work.front().second);
+        auto models = make_predictors(options, part);
         if (world.rank() == 0) {
             for (const auto& note : models.front().notes()) warn("predict", note);
         }
@@ -248,6 +255,10 @@ int predict_command(std::span<const std::string> arguments)
         if (world.rank() == 0) make_output_folder(work.front().second);
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
+            if (part_of_file(output) != part) {
+                part = part_of_file(output);
+                models = make_predictors(options, part);
+            }
             auto how = options.prediction;
             how.wall = options.walls.empty() ? "" : options.walls.size() == 1 ? options.walls.front() : options.walls[i];
             const auto forces = predict_file(models, input, output, how, world);

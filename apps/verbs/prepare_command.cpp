@@ -63,7 +63,8 @@ std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArgu
     return mesh_shape(config, options.num_training_ranks > 0 ? options.num_training_ranks : num_ranks)[1];
 }
 
-void report(const RunCases& cases, const TrainingRunConfig& config, const PrepareArguments& options, double seconds)
+/// Prints the report of a part, or returns it as JSON.
+nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& config, const PrepareArguments& options, double seconds)
 {
     const auto bytes = cases.train.num_file_bytes() + cases.val.num_file_bytes() + cases.test.num_file_bytes();
     const auto num_points = cases.train.num_points() + cases.val.num_points() + cases.test.num_points();
@@ -90,16 +91,14 @@ void report(const RunCases& cases, const TrainingRunConfig& config, const Prepar
             table.add_row({c == 0 ? name : "", std::to_string(c), texts[0], texts[1]});
         }
     }
-    if (options.json) {
-        std::cout << json.dump(2) << '\n';
-        return;
-    }
+    if (options.json) return json;
     std::cout << cases.train.size() << " training, " << cases.val.size() << " validation, " << cases.test.size() << " test cases, " << num_points
               << " points; each case in " << cases.num_parts << " part(s)\n"
               << "shards in " << config.data.shards.string() << ", store in " << store.string() << " (" << fixed_text(static_cast<double>(bytes) * 1e-6, 1)
               << " MB); " << fixed_text(seconds, 1) << " s\n"
               << "Over all points of the training cases:\n"
               << table;
+    return {};
 }
 
 }  // namespace
@@ -109,7 +108,7 @@ int prepare_command(std::span<const std::string> arguments)
     PrepareArguments options;
     if (!parse_prepare(arguments, options)) return exit_code::ok;
     const auto config = training_config(read_training_settings(options.config, options.overrides));
-    const auto cases = find_cases(config.data, config.seed);
+    const auto cases = find_cases(config);
     keep_freed_memory();
     return run_on_ranks(
         options.num_ranks, "prepare", arguments, [&](int num_ranks) { num_domain_ranks(config, options, num_ranks); },
@@ -118,10 +117,21 @@ int prepare_command(std::span<const std::string> arguments)
             const auto device_mesh = DeviceMesh::create(world, {1, world.size()}, {"data", "domain"});
             TrainingLog log({}, world.rank() == 0);
             const CasePreparation preparation{num_domain_ranks(config, options, world.size()), options.verify_sources};
-            const auto prepared = prepare_cases(config, cases, preparation, device_mesh, at::kCPU, log, no_prepare_stop);
-            prepared.figures(config.data, device_mesh->all());  // for the check of a run's data
-            const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-            if (world.rank() == 0) report(prepared, config, options, seconds);
+            nlohmann::ordered_json json;
+            for (std::size_t part = 0; part < config.num_parts(); ++part) {
+                const auto of_part = config.of_part(part);
+                const auto prepared = prepare_cases(of_part, cases.of_part(part), preparation, device_mesh, at::kCPU, log, no_prepare_stop);
+                prepared.figures(of_part.data, device_mesh->all());  // for the check of a run's data
+                const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+                if (world.rank() != 0) continue;
+                if (part > 0 && !options.json) std::cout << "\nVolumes:\n";
+                auto of_json = report(prepared, of_part, options, seconds);
+                if (part > 0)
+                    json["volume"] = std::move(of_json);
+                else
+                    json = std::move(of_json);
+            }
+            if (world.rank() == 0 && options.json) std::cout << json.dump(2) << '\n';
             return exit_code::ok;
         },
         "cpu");

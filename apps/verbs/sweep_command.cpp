@@ -185,7 +185,7 @@ int sweep_command(std::span<const std::string> arguments)
     }
     const bool has_split =
         std::ranges::any_of(settings.all(), [](const auto& one) { return one.path.starts_with("data.split.") && one.source != "command line"; });
-    const auto runs = sweep_runs(find_cases(config.data, config.seed), options.grid, options.num_folds, options.num_seeds, config.seed);
+    const auto runs = sweep_runs(find_cases(config), options.grid, options.num_folds, options.num_seeds, config.seed);
     if (options.is_dry) {
         for (const auto& run : runs) {
             std::cout << run.name << ": " << run.train.size() << " train, " << run.val.size() << " val";

@@ -225,7 +225,7 @@ int train_command(std::span<const std::string> arguments)
         std::cout << settings.to_yaml(true);
         return exit_code::ok;
     }
-    const auto cases = find_cases(config.data, config.seed);
+    const auto cases = find_cases(config);
     keep_freed_memory();
     if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also for the ranks started here
 

@@ -122,9 +122,16 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
     for (const auto& [name, box] : {std::pair("volume_min_max", &inputs.volume_min_max), std::pair("surface_min_max", &inputs.surface_min_max)}) {
         if (box->defined()) require(name, *box, {batch, 2, 3});
     }
-    if (options_.output_features_vol > 0) {
+    const bool asks_volume = inputs.volume.centers.defined(), asks_surface = inputs.surface.centers.defined();
+    if ((asks_volume && options_.output_features_vol == 0) || (asks_surface && options_.output_features_surf == 0))
+        checks.refuse(std::string("there are centers of the ") + (asks_volume && options_.output_features_vol == 0 ? "volume" : "surface") +
+                      ", of which the model has no output.");
+    if (!asks_volume && !asks_surface) require(options_.output_features_vol > 0 ? "the centers of the volume" : "the centers of the surface", {}, {batch, -1, 3});
+    if (asks_volume || combined_volume_) {
         require("grid", inputs.grid, {batch, size[0], size[1], size[2], 3});
         require("sdf_grid", inputs.sdf_grid, {batch, size[0], size[1], size[2]});
+    }
+    if (asks_volume) {
         require("the centers of the volume", inputs.volume.centers, {batch, -1, 3});
         const auto points = inputs.volume.centers.size(1);
         if (options_.use_sdf_in_basis_func) {
@@ -133,9 +140,11 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
         }
         require("from_center of the volume", inputs.volume.from_center, {batch, points, 3});
     }
-    if (options_.output_features_surf == 0) return;
-    require("surf_grid", inputs.surf_grid, {batch, size[0], size[1], size[2], 3});
-    require("sdf_surf_grid", inputs.sdf_surf_grid, {batch, size[0], size[1], size[2]});
+    if (asks_surface || combined_surface_) {
+        require("surf_grid", inputs.surf_grid, {batch, size[0], size[1], size[2], 3});
+        require("sdf_surf_grid", inputs.sdf_surf_grid, {batch, size[0], size[1], size[2]});
+    }
+    if (!asks_surface) return;
     const auto& surface = inputs.surface;
     require("the centers of the surface", surface.centers, {batch, -1, 3});
     const auto points = surface.centers.size(1);
@@ -221,7 +230,8 @@ torch::Tensor DominoImpl::solution(torch::nn::ModuleList& basis, torch::nn::Modu
 DominoOutputs DominoImpl::forward(const DominoInputs& inputs)
 {
     check_inputs(inputs);
-    const bool has_volume = options_.output_features_vol > 0, has_surface = options_.output_features_surf > 0;
+    const bool has_volume = inputs.volume.centers.defined(), has_surface = inputs.surface.centers.defined();
+    const bool is_joined = !combined_surface_.is_empty();  // then each part is told of both grids
 
     const auto encoded = [&](GeometryEncoding& encoding, const torch::Tensor& min_max, const torch::Tensor& grid, const torch::Tensor& sdf) {
         const auto geometry = normalised(inputs.geometry, min_max);
@@ -229,12 +239,12 @@ DominoOutputs DominoImpl::forward(const DominoInputs& inputs)
                    {geometry, grid, sdf})[0];
     };
     torch::Tensor volume, surface;
-    if (has_volume) volume = encoded(geometry_volume_, inputs.volume_min_max, inputs.grid, inputs.sdf_grid);
-    if (has_surface) surface = encoded(geometry_surface_, inputs.surface_min_max, inputs.surf_grid, inputs.sdf_surf_grid);
-    if (combined_surface_) {
+    if (has_volume || is_joined) volume = encoded(geometry_volume_, inputs.volume_min_max, inputs.grid, inputs.sdf_grid);
+    if (has_surface || is_joined) surface = encoded(geometry_surface_, inputs.surface_min_max, inputs.surf_grid, inputs.sdf_surf_grid);
+    if (is_joined) {
         const auto joined = torch::cat({volume, surface}, 1);
-        surface = combined_surface_->forward(joined);
-        volume = combined_volume_->forward(joined);
+        if (has_surface) surface = combined_surface_->forward(joined);
+        if (has_volume) volume = combined_volume_->forward(joined);
     }
     // The only message for points: encodings with the places of the cells.
     const auto told = [&](LocalEncoding& local, const torch::Tensor& encoding, const torch::Tensor& grid, const torch::Tensor& points) {

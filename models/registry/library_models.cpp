@@ -9,12 +9,12 @@
 #include "models/layers/option_table.h"
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
+#include "models/registry/domino_entry.h"
+#include "models/registry/kept_per_cloud.h"
 #include "ops/neighbors/point_clouds.h"
 #include "partition/error.h"
 
 #include <torch/torch.h>
-
-#include <map>
 
 namespace meshard {
 namespace {
@@ -123,30 +123,6 @@ ModelEntry geotransolver_entry()
 constexpr const char* kNumNeighbors = "num_neighbors";
 constexpr std::int64_t kEdgeChannels = 4;  // vector from target to source, and its length, as in PhysicsNeMo's examples
 
-/// Caches the graph of each tensor of positions as long as that tensor exists, so that clouds that do not move are searched once.
-class GraphCache {
-public:
-    const MeshGraph& graph_of(const at::Tensor& positions, std::int64_t num_neighbors, const MeshGraphNetOptions& options)
-    {
-        std::erase_if(entries_, [](const auto& item) { return item.second.positions.expired(); });
-        const auto* key = positions.unsafeGetTensorImpl();
-        if (const auto found = entries_.find(key); found != entries_.end()) return found->second.graph;
-        const auto clouds = unbind_clouds("MeshGraphNet", "positions", positions);
-        if (clouds.size() != 1)
-            throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases, but a graph has one. Pass the cases one by one.");
-        MessageGraph graph(knn(clouds[0].detach(), clouds[0].detach(), num_neighbors, {.exclude_self = true}));
-        return entries_.emplace(key, Entry{WeakTensor(positions.getIntrusivePtr()), MeshGraph(std::move(graph), options)}).first->second.graph;
-    }
-
-private:
-    using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-    struct Entry {
-        WeakTensor positions;
-        MeshGraph graph;
-    };
-    std::map<const c10::TensorImpl*, Entry> entries_;
-};
-
 MeshGraphNetOptions graph_options(Json arguments)
 {
     arguments.erase(kNumNeighbors);
@@ -157,8 +133,14 @@ MadeModel make_mesh_graph_net(const Json& arguments)
 {
     MeshGraphNet model(graph_options(arguments));
     const auto num_neighbors = arguments.at(kNumNeighbors).get<std::int64_t>();
-    return {model.ptr(), [model, num_neighbors, cache = std::make_shared<GraphCache>()](const PointInputs& inputs) mutable {
-                const auto& graph = cache->graph_of(inputs.positions, num_neighbors, model->options());
+    return {model.ptr(), [model, num_neighbors, graphs = std::make_shared<KeptPerCloud<MeshGraph>>()](const PointInputs& inputs) mutable {
+                const auto& graph = graphs->of(inputs.positions, [&] {
+                    const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
+                    if (clouds.size() != 1)
+                        throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases, but a graph has one. Pass the cases one by one.");
+                    MessageGraph found(knn(clouds[0].detach(), clouds[0].detach(), num_neighbors, {.exclude_self = true}));
+                    return MeshGraph(std::move(found), model->options());
+                });
                 const auto positions = unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0);
                 const auto offsets = graph.graph().from_sources(positions) - graph.graph().from_targets(positions);
                 const auto edges = torch::cat({offsets, torch::linalg_vector_norm(offsets, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
@@ -273,7 +255,7 @@ ModelEntry figconv_unet_entry()
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), figconv_unet_entry(), unet_entry(), fno_entry()};
+    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), figconv_unet_entry(), domino_entry(), unet_entry(), fno_entry()};
 }
 
 }  // namespace meshard

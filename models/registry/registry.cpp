@@ -120,10 +120,16 @@ Model make_model(std::string_view name, const nlohmann::json& arguments)
 {
     const auto& entry = find_model(name);
     Model model{entry.class_name, complete_arguments(entry, arguments), nullptr, {}, {}};
-    if (entry.is_of_grids())
+    if (entry.is_of_grids()) {
         std::tie(model.module, model.forward_grid) = entry.make_of_grids(model.arguments);
-    else
+    } else if (entry.takes_body()) {
+        auto made = entry.make_of_parts(model.arguments);
+        model.module = std::move(made.module);
+        model.forward = std::move(made.forward);
+        model.forward_parts = std::move(made.forward_parts);
+    } else {
         std::tie(model.module, model.forward) = entry.make(model.arguments);
+    }
     return model;
 }
 

@@ -16,12 +16,24 @@
 
 namespace meshard {
 
+/// The body of a case, by its surface of triangles in the coordinates of the points; the same on every rank.
+struct CaseBody {
+    at::Tensor vertices;   ///< (V, 3), float32
+    at::Tensor triangles;  ///< (F, 3), int64: rows of the vertices, right-handed seen from outside
+};
+
 /// The inputs that programs pass to any model; each model uses those that its architecture takes.
 struct PointInputs {
     at::Tensor embedding;  ///< (B, N, C): positions first, then other inputs of each point
     at::Tensor positions;  ///< (B, N, 3)
     at::Tensor constants;  ///< (B, G): inputs that are the same for all points of a case; undefined if there are none
     at::Tensor time;       ///< (B): undefined if there is none
+    std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that take one (`ModelEntry::takes_body`)
+};
+
+/// Fields of a case's two parts: undefined for the part that was not asked for.
+struct PartFields {
+    at::Tensor surface, volume;  ///< (B, N, channels)
 };
 
 /// Numbers of channels of `PointInputs` and of the prediction.
@@ -30,6 +42,8 @@ struct PointWidths {
     std::int64_t num_constants = 0;
     std::int64_t out_dim = 0;
     bool has_time = false;
+    bool in_volume = false;           ///< the points are those of a volume: what models tell apart that take a body
+    std::int64_t volume_out_dim = 0;  ///< channels in the volume, of cases with both parts: the others are then those of the surface
 };
 
 /// A model as programs see it, whatever its architecture: of points or of grids.
@@ -39,10 +53,17 @@ struct Model {
     std::shared_ptr<torch::nn::Module> module;
     std::function<at::Tensor(const PointInputs&)> forward;      ///< of points, to (B, N, out_dim)
     std::function<at::Tensor(const at::Tensor&)> forward_grid;  ///< of grids, (B, channels, extents) to (B, channels, extents)
+    /// Of surface and volume, of which one may be null; empty for other models. `forward` is then of a model with one part only.
+    std::function<PartFields(const PointInputs* surface, const PointInputs* volume)> forward_parts = {};
 };
 
 /// A module with initial values, and its forward. The function keeps the module alive.
 using MadeModel = std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(const PointInputs&)>>;
+struct MadePartModel {
+    std::shared_ptr<torch::nn::Module> module;
+    std::function<at::Tensor(const PointInputs&)> forward;
+    std::function<PartFields(const PointInputs* surface, const PointInputs* volume)> forward_parts;
+};
 using MadeGridModel = std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(const at::Tensor&)>>;
 
 /// How a kind of model is made from its name and arguments.
@@ -53,6 +74,7 @@ struct ModelEntry {
     std::vector<std::string> extras = {};    ///< arguments that other programs do not know: not written to checkpoints if they have their default
     std::vector<std::string> nullable = {};  ///< arguments whose null is a value of its own, not the default
     std::vector<OptionInfo> options;         ///< arguments that a configuration may set
+    nlohmann::json short_names = nlohmann::json::object();  ///< defaults of options that are no arguments, but names for values inside of one
 
     /// The arguments that follow from the numbers of channels of the data.
     std::function<nlohmann::json(const PointWidths&)> widths = {};
@@ -70,10 +92,17 @@ struct ModelEntry {
     /// The same of a model of grids; `widths`, `widths_of` and `make` are then empty. A model of points has none.
     std::function<MadeGridModel(const nlohmann::json& arguments)> make_of_grids = {};
 
+    /// The same of a model that takes a body, and points of the surface, of the volume, or of both; `make` is then empty.
+    std::function<MadePartModel(const nlohmann::json& arguments)> make_of_parts = {};
+
     /// Writes arguments that may be given in several ways in the one of `defaults`; may be empty.
     std::function<nlohmann::json(nlohmann::json arguments)> spelled_out = {};
 
     bool is_of_grids() const { return make_of_grids != nullptr; }
+    bool takes_body() const { return make_of_parts != nullptr; }
+
+    /// Of an argument, or of an option that names a value inside of one.
+    const nlohmann::json& default_of(const std::string& option) const { return short_names.contains(option) ? short_names.at(option) : defaults.at(option); }
 };
 
 /// Registers a model, before main, for `make_model` and for `meshard train` and `predict`: a line in the source file of the model. This file must be linked

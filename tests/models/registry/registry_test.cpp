@@ -107,7 +107,7 @@ TEST(Registry, EveryOptionIsAnArgumentAndSaysWhatItMeans)
 {
     for (const auto& entry : registered_models()) {
         for (const auto& option : entry.options) {
-            EXPECT_TRUE(entry.defaults.contains(option.name)) << entry.name << ' ' << option.name;
+            EXPECT_TRUE(entry.defaults.contains(option.name) != entry.short_names.contains(option.name)) << entry.name << ' ' << option.name;
             EXPECT_FALSE(option.meaning.empty()) << entry.name << ' ' << option.name;
         }
     }

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/registry/domino_entry.h"
+
+#include "models/domino/domino.h"
+#include "models/layers/option_checks.h"
+#include "models/registry/kept_per_cloud.h"
+#include "ops/neighbors/neighbors.h"
+#include "ops/neighbors/point_clouds.h"
+#include "ops/surface/surface_distance.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <array>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kToldOnSurface = 7;  // place, normal, area
+constexpr const char* kSurfaceBox = "surface_box";
+constexpr const char* kVolumeBox = "volume_box";
+constexpr const char* kReference = "parameter_reference";
+
+/// An option of configurations, and where its value stands in the reference's `model_parameters`.
+struct ShortName {
+    OptionInfo info;
+    const char* place;
+};
+
+const std::vector<ShortName>& short_names()
+{
+    static const std::vector<ShortName> names{
+        {{"interp_res", "cells of the grids along x, y and z, multiples of 8 (processor conv) or 4 (unet)", {.least = 4}}, "/interp_res"},
+        {{"geometry_encoding_type", "what the grids are told: the body's points, the distance to it, or both", {.words = {"both", "stl", "sdf"}}},
+         "/geometry_encoding_type"},
+        {{"combine_volume_surface", "each part is told of both grids; for cases with surface and volume"}, "/combine_volume_surface"},
+        {{"processor_type", "network of the grids", {.words = {"unet", "conv"}}}, "/geometry_rep/geo_processor/processor_type"},
+        {{"base_filters", "its channels on the finest grid", {.least = 1}}, "/geometry_rep/geo_processor/base_filters"},
+        {{"self_attention", "gates in the processor unet"}, "/geometry_rep/geo_processor/self_attention"},
+        {{"cross_attention", "one more U-Net over all channels of an encoding"}, "/geometry_rep/geo_processor/cross_attention"},
+        {{"base_neurons", "width of the networks of the body's points around a cell", {.least = 1}}, "/geometry_rep/geo_conv/base_neurons"},
+        {{"surface_radii", "radii around cells of the surface's grid, in its box of width 2", {.least = 0, .above = true}}, "/geometry_rep/geo_conv/surface_radii"},
+        {{"surface_neighbors_in_radius", "body's points that each radius takes at most", {.least = 1}}, "/geometry_rep/geo_conv/surface_neighbors_in_radius"},
+        {{"volume_radii", "the same of the volume's grid", {.least = 0, .above = true}}, "/geometry_rep/geo_conv/volume_radii"},
+        {{"volume_neighbors_in_radius", "the same of the volume's grid", {.least = 1}}, "/geometry_rep/geo_conv/volume_neighbors_in_radius"},
+        {{"surface_sdf_scaling_factor", "scales of the distance in the surface's grid", {.least = 0, .above = true}},
+         "/geometry_rep/geo_processor/surface_sdf_scaling_factor"},
+        {{"volume_sdf_scaling_factor", "scales of the distance in the volume's grid and at its points", {.least = 0, .above = true}},
+         "/geometry_rep/geo_processor/volume_sdf_scaling_factor"},
+        {{"local_surface_radii", "radii within which a point of the surface is told of cells", {.least = 0, .above = true}}, "/geometry_local/surface_radii"},
+        {{"local_surface_neighbors", "cells that each radius takes at most", {.least = 1}}, "/geometry_local/surface_neighbors_in_radius"},
+        {{"local_volume_radii", "the same of the volume", {.least = 0, .above = true}}, "/geometry_local/volume_radii"},
+        {{"local_volume_neighbors", "the same of the volume", {.least = 1}}, "/geometry_local/volume_neighbors_in_radius"},
+        {{"num_neighbors_surface", "points of a stencil of the surface, its centre among them", {.least = 1}}, "/num_neighbors_surface"},
+        {{"num_neighbors_volume", "points drawn around a point of the volume; 1: no stencil", {.least = 1}}, "/num_neighbors_volume"},
+        {{"use_sdf_in_basis_func", "points of the volume are told their distance to the body"}, "/use_sdf_in_basis_func"},
+        {{"use_surface_normals", "points of the surface are told their normals"}, "/use_surface_normals"},
+        {{"use_surface_area", "and their areas"}, "/use_surface_area"},
+        {{"basis_width", "width of the basis networks, of which each channel has one", {.least = 1}}, "/nn_basis_functions/base_layer"},
+        {{"position_width", "width of the networks of places", {.least = 1}}, "/position_encoder/base_neurons"},
+        {{"aggregation_width", "width of the last networks, of which each channel has one", {.least = 1}}, "/aggregation_model/base_layer"},
+        {{"parameter_width", "width of the network of data.constants", {.least = 1}}, "/parameter_model/base_layer"},
+    };
+    return names;
+}
+
+Json default_parameters()
+{
+    return to_json(DominoOptions()).at("model_parameters");
+}
+
+constexpr const char* kEncodeParameters = "encode_parameters";
+
+/// Short names become entries of `model_parameters`.
+Json with_parameters_inside(Json arguments)
+{
+    Json given = Json::object();
+    for (const auto& name : short_names()) {
+        const auto found = arguments.find(name.info.name);
+        if (found == arguments.end()) continue;
+        if (!found->is_null()) given[name.place] = *found;
+        arguments.erase(found);
+    }
+    if (const auto found = arguments.find(kEncodeParameters); found != arguments.end()) {
+        given["/encode_parameters"] = *found;
+        arguments.erase(found);
+    }
+    if (given.empty()) return arguments;
+    auto parameters = arguments.value("model_parameters", Json());
+    if (parameters.is_null()) parameters = default_parameters();
+    for (const auto& [place, value] : given.items()) {
+        auto& target = parameters[Json::json_pointer(place)];
+        target = target.is_array() && value.is_primitive() ? Json::array({value}) : value;
+    }
+    arguments["model_parameters"] = std::move(parameters);
+    return arguments;
+}
+
+/// Corners of a box, lowest then highest.
+struct ModelBox {
+    std::array<float, 3> lowest{}, highest{};
+
+    ModelBox(const Json& numbers, const char* name)
+    {
+        const OptionChecks checks("DoMINO");
+        bool fits = numbers.is_array() && numbers.size() == 6;
+        for (const auto& number : numbers) fits = fits && number.is_number();
+        for (std::size_t c = 0; fits && c < 3; ++c) {
+            lowest[c] = numbers[c].get<float>();
+            highest[c] = numbers[3 + c].get<float>();
+            fits = highest[c] > lowest[c];
+        }
+        if (!fits)
+            checks.refuse(std::string(name) + " must be the lowest x, y, z and then the highest, each above the lowest, e.g. [-1, -1, -1, 1, 1, 1]; it is " +
+                          numbers.dump() + ".");
+    }
+
+    at::Tensor least(const at::TensorOptions& options) const { return at::tensor(lowest, at::kFloat).to(options.device()); }
+    at::Tensor most(const at::TensorOptions& options) const { return at::tensor(highest, at::kFloat).to(options.device()); }
+
+    /// (..., 3), in the frame in which the box is [-1, 1]^3.
+    at::Tensor normalised(const at::Tensor& places) const
+    {
+        const auto low = least(places.options());
+        return 2 * (places - low) / (most(places.options()) - low) - 1;
+    }
+};
+
+/// An argument that checkpoints lack where it has its default.
+Json extra(const Json& arguments, const char* name)
+{
+    static const Json unit_box = {-1.0, -1.0, -1.0, 1.0, 1.0, 1.0};
+    return arguments.value(name, std::string_view(name) == kReference ? Json::array() : unit_box);
+}
+
+DominoOptions options_of(Json arguments)
+{
+    for (const char* of_programs : {kSurfaceBox, kVolumeBox, kReference}) arguments.erase(of_programs);
+    return domino_options(arguments);
+}
+
+/// Rows of a grid of the box [-1, 1]^3 from `begin` on: (1, count, Y, Z, 3).
+at::Tensor grid_rows(const std::array<std::int64_t, 3>& size, std::int64_t begin, std::int64_t count)
+{
+    std::vector<at::Tensor> axes;
+    for (const auto extent : size) axes.push_back(torch::linspace(-1, 1, extent));
+    axes[0] = axes[0].narrow(0, begin, count);
+    return torch::stack(torch::meshgrid(axes, "ij"), -1).unsqueeze(0);
+}
+
+/// Centroid of the triangles' areas: (3).
+at::Tensor center_of_mass(const CaseBody& body)
+{
+    const auto corners = body.vertices.to(at::kDouble).index({body.triangles.flatten()}).view({-1, 3, 3});
+    const auto areas = torch::linalg_vector_norm(
+        torch::linalg_cross(corners.select(1, 1) - corners.select(1, 0), corners.select(1, 2) - corners.select(1, 0)), 2, at::IntArrayRef{-1}, true);
+    return ((corners.mean(1) * areas).sum(0) / areas.sum()).to(at::kFloat);
+}
+
+/// What DoMINO takes, made from points and bodies. What does not change from step to step is kept: of a body, and of points that stay in memory.
+class DominoOfCases {
+public:
+    explicit DominoOfCases(const Json& arguments)
+        : surface_box_(extra(arguments, kSurfaceBox), kSurfaceBox), volume_box_(extra(arguments, kVolumeBox), kVolumeBox), model_(options_of(arguments)),
+          reference_(extra(arguments, kReference).get<std::vector<double>>())
+    {
+    }
+
+    Domino& model() { return model_; }
+
+    PartFields forward(const PointInputs* surface, const PointInputs* volume)
+    {
+        const auto& any = surface ? *surface : *volume;
+        if (!any.body) throw InvalidInput("DoMINO: the case has no body, whose geometry it encodes. Name its surface with data.wall.");
+        if (any.positions.size(0) != 1)
+            throw InvalidInput("DoMINO: a batch of " + std::to_string(any.positions.size(0)) + " cases, of which each has its body. Pass the cases one by one.");
+        const auto options = to_local(any.positions).options();
+        DominoInputs inputs;
+        inputs.geometry = any.body->vertices.to(options.device()).unsqueeze(0);
+        inputs.volume_min_max = torch::stack({volume_box_.least(options), volume_box_.most(options)}).unsqueeze(0);
+        inputs.surface_min_max = torch::stack({surface_box_.least(options), surface_box_.most(options)}).unsqueeze(0);
+        const bool is_joined = model_->options().combine_volume_surface && model_->options().output_features_surf > 0 && model_->options().output_features_vol > 0;
+        if (surface || is_joined) std::tie(inputs.surf_grid, inputs.sdf_surf_grid) = grid_around(any, surface_box_, true);
+        if (volume || is_joined) std::tie(inputs.grid, inputs.sdf_grid) = grid_around(any, volume_box_, false);
+        if (model_->options().encode_parameters) {
+            if (!any.constants.defined()) throw InvalidInput("DoMINO: encode_parameters, and the case has no constants.");
+            inputs.global_values = any.constants.unsqueeze(-1);
+            inputs.global_reference = reference_.empty() ? torch::ones_like(inputs.global_values)
+                                                         : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
+        }
+        if (surface) inputs.surface = surfaces_.of(surface->positions, [&] { return surface_points(*surface); });
+        if (volume) inputs.volume = volumes_.of(volume->positions, [&] { return volume_points(*volume); });
+        const auto outputs = model_->forward(inputs);
+        return {outputs.surface, outputs.volume};
+    }
+
+private:
+    struct OfBody {
+        std::weak_ptr<const CaseBody> body;
+        at::Tensor center;  // of mass
+        std::map<std::tuple<bool, std::int64_t, std::int64_t>, at::Tensor> distances;  // this rank's rows of a grid: whether of the surface's box, first, number
+    };
+
+    OfBody& known_of(const std::shared_ptr<const CaseBody>& body)
+    {
+        std::erase_if(bodies_, [](const auto& item) { return item.second.body.expired(); });
+        auto& known = bodies_[body.get()];
+        if (known.body.expired()) known = {body, center_of_mass(*body), {}};
+        return known;
+    }
+
+    /// Places of the cells, and their distances to the body, both cut along X where the points are cut.
+    std::pair<at::Tensor, at::Tensor> grid_around(const PointInputs& points, const ModelBox& box, bool is_surface)
+    {
+        const auto& size = model_->options().grid;
+        std::int64_t begin = 0, count = size[0];
+        SpecPtr spec;
+        if (is_sharded(points.positions)) {
+            const auto& cut = spec_of(points.positions);
+            // Where poolings halve a rank's rows each time, they need no message.
+            const std::int64_t multiple = model_->options().geometry.processor_type == "conv" ? 8 : 4;
+            std::vector<AxisLayout> axes(cut->axes.begin(), cut->axes.end());
+            for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+                if (!axes[axis].is_shard()) continue;
+                auto extents = even_extents(size[0] / multiple, static_cast<std::int64_t>(axes[axis].extents->size()));
+                for (auto& extent : extents) extent *= multiple;
+                const auto own = cut->device_mesh->coordinate(static_cast<std::int64_t>(axis));
+                begin = std::accumulate(extents.begin(), extents.begin() + own, std::int64_t{0});
+                count = extents[own];
+                axes[axis] = {Shard(1), std::make_shared<const Extents>(std::move(extents)), 1};
+            }
+            spec = make_spec(cut->device_mesh, axes);
+        }
+        const auto device = to_local(points.positions).device();
+        const auto grid = grid_rows(size, begin, count);
+        auto& distances = known_of(points.body).distances[{is_surface, begin, count}];
+        if (!distances.defined()) {
+            const torch::NoGradGuard no_grad;
+            distances = signed_distance(box.normalised(points.body->vertices), points.body->triangles, grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
+                            .distances.view({1, count, size[1], size[2]})
+                            .to(device);
+        }
+        if (!spec) return {grid.to(device), distances};
+        return {from_local(grid.to(device), spec), from_local(distances, spec)};
+    }
+
+    /// `local` (n, ...), of this rank's points, as these are cut: (1, N, ...).
+    static at::Tensor as_points(const at::Tensor& local, const at::Tensor& positions)
+    {
+        const auto rows = local.to(to_local(positions).device()).unsqueeze(0);
+        return is_sharded(positions) ? from_local(rows, spec_of(positions)) : rows;
+    }
+
+    DominoVolume volume_points(const PointInputs& points)
+    {
+        const torch::NoGradGuard no_grad;
+        const auto& body = *points.body;
+        const auto centers = volume_box_.normalised(points.positions.detach());
+        const auto local = to_local(centers).squeeze(0).cpu();
+        const auto found = signed_distance(volume_box_.normalised(body.vertices), body.triangles, local, {.sign = SurfaceSign::WindingNumber});
+        const auto middle = volume_box_.normalised(known_of(points.body).center);
+        return {centers, as_points(found.distances.unsqueeze(-1), points.positions), as_points(local - found.points, points.positions),
+                as_points(local - middle, points.positions)};
+    }
+
+    DominoSurface surface_points(const PointInputs& points)
+    {
+        const torch::NoGradGuard no_grad;
+        if (points.embedding.size(-1) != kToldOnSurface)
+            throw InvalidInput("DoMINO: points of the surface are told " + std::to_string(points.embedding.size(-1)) + " numbers; expected " +
+                               std::to_string(kToldOnSurface) + ": place, normal and area. Set data.inputs=[points, normals, areas].");
+        const auto& positions = points.positions;
+        DominoSurface surface;
+        surface.centers = surface_box_.normalised(positions.detach());
+        surface.normals = points.embedding.narrow(-1, 3, 3).detach();
+        surface.areas = points.embedding.select(-1, 6).detach();
+        surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() - surface_box_.normalised(known_of(points.body).center), positions);
+        const auto count = model_->options().num_neighbors_surface - 1;
+        if (count == 0) return surface;
+        if (positions.size(1) <= count)
+            throw InvalidInput("DoMINO: the surface has " + std::to_string(positions.size(1)) + " points, and a stencil takes " + std::to_string(count + 1) +
+                               ". Lower model.num_neighbors_surface.");
+        const auto places = unbind_clouds("DoMINO", "positions", positions.detach()).at(0);
+        const auto told = unbind_clouds("DoMINO", "embedding", points.embedding.detach()).at(0);
+        const auto around = gather_neighbors(told, knn(places, places, count, {.exclude_self = true})).view({-1, count, kToldOnSurface});
+        surface.neighbors = surface_box_.normalised(as_points(around.narrow(-1, 0, 3), positions));
+        surface.neighbor_normals = as_points(around.narrow(-1, 3, 3), positions);
+        surface.neighbor_areas = as_points(around.select(-1, 6), positions);
+        return surface;
+    }
+
+    ModelBox surface_box_, volume_box_;
+    Domino model_;
+    std::vector<double> reference_;
+    KeptPerCloud<DominoSurface> surfaces_;
+    KeptPerCloud<DominoVolume> volumes_;
+    std::map<const CaseBody*, OfBody> bodies_;
+};
+
+MadePartModel make_domino(const Json& arguments)
+{
+    auto cases = std::make_shared<DominoOfCases>(arguments);
+    const auto& options = cases->model()->options();
+    const bool has_surface = options.output_features_surf > 0, has_volume = options.output_features_vol > 0;
+    return {.module = cases->model().ptr(),
+            .forward = [cases, has_surface, has_volume](const PointInputs& inputs) {
+                if (has_surface && has_volume) throw InvalidInput("DoMINO: a model of surface and volume takes the points of one or both by name.");
+                const auto fields = cases->forward(has_surface ? &inputs : nullptr, has_volume ? &inputs : nullptr);
+                return has_surface ? fields.surface : fields.volume;
+            },
+            .forward_parts = [cases](const PointInputs* surface, const PointInputs* volume) { return cases->forward(surface, volume); }};
+}
+
+}  // namespace
+
+ModelEntry domino_entry()
+{
+    const auto parameters = default_parameters();
+    Json shorts = Json::object();
+    std::vector<OptionInfo> infos;
+    for (const auto& name : short_names()) {
+        shorts[name.info.name] = parameters.at(Json::json_pointer(name.place));
+        infos.push_back(name.info);
+    }
+    auto defaults = to_json(DominoOptions());
+    for (const char* of_programs : {kSurfaceBox, kVolumeBox, kReference}) defaults[of_programs] = extra(Json::object(), of_programs);
+    infos.push_back({kSurfaceBox, "box of the surface's grid, lowest x, y, z, then highest, in the coordinates of the points"});
+    infos.push_back({kVolumeBox, "the same of the volume's grid"});
+    infos.push_back({kReference, "what data.constants are divided by; empty: nothing"});
+    return {.name = "domino",
+            .class_name = "DoMINO",
+            .defaults = std::move(defaults),
+            .extras = {kSurfaceBox, kVolumeBox, kReference},
+            .nullable = {"output_features_vol", "output_features_surf"},
+            .options = std::move(infos),
+            .short_names = std::move(shorts),
+            .widths = [](const PointWidths& widths) -> Json {
+                const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
+                return {{"output_features_surf", or_none(widths.in_volume ? 0 : widths.out_dim)},
+                        {"output_features_vol", or_none(widths.in_volume ? widths.out_dim : widths.volume_out_dim)},
+                        {"global_features", std::max<std::int64_t>(1, widths.num_constants)},
+                        {kEncodeParameters, widths.num_constants > 0}};
+            },
+            .check =
+                [](const Json& arguments) {
+                    const auto options = options_of(arguments);
+                    options.validate();
+                    ModelBox(extra(arguments, kSurfaceBox), kSurfaceBox);
+                    ModelBox(extra(arguments, kVolumeBox), kVolumeBox);
+                    const auto count = static_cast<std::int64_t>(extra(arguments, kReference).size());
+                    if (count > 0 && count != options.global_features)
+                        OptionChecks("DoMINO").refuse(std::string(kReference) + " has " + std::to_string(count) + " numbers for " +
+                                                      std::to_string(options.global_features) + " constants.");
+                },
+            .make_of_parts = make_domino,
+            .spelled_out = with_parameters_inside};
+}
+
+}  // namespace meshard
