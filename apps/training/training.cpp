@@ -5,6 +5,8 @@
 #include "apps/cases/input_ranges.h"
 #include "apps/evaluation/data_check.h"
 #include "apps/program/rank_device.h"
+#include "apps/grids/grid_cases.h"
+#include "apps/settings/grid_settings.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/augmentation.h"
 #include "apps/training/force_term.h"
@@ -25,6 +27,7 @@
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
 #include "models/registry/encoded_model.h"
+#include "models/registry/grid_forward.h"
 #include "partition/error.h"
 #include "sharding/memory/saved_tensors.h"
 #include "sharding/parameters/fully_shard.h"
@@ -43,6 +46,7 @@
 #include <cstdio>
 #include <deque>
 #include <iostream>
+#include <set>
 #include <utility>
 
 namespace meshard {
@@ -96,6 +100,12 @@ private:
     int num_threads_;
 };
 
+CaseTensors first_case(const CaseSet& cases)
+{
+    CaseSequence first(cases, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
+    return first.next();
+}
+
 /// Errors of the fields over a list of cases: the mean over cases of each case's relative error.
 struct FieldErrors {
     std::vector<double> relative_l2;
@@ -143,6 +153,7 @@ private:
     void check_data(const TrainingStart& start);
     void make_model();
     void check_augmentation() const;
+    void check_grids();
     at::Tensor predict(const PointInputs& inputs);
     at::Tensor predict_for_backward(const PointInputs& inputs);
     at::Tensor loss_of(const at::Tensor& prediction, const CaseTensors& example) const;
@@ -243,10 +254,11 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
         throw InvalidInput("training.early_stop and the scheduler plateau go by the error of validation cases, and there are none. Give data.split some, e.g. "
                            "val: 0.1.");
     }
-    data_.emplace(prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
+    data_.emplace(config_.data.is_grid ? prepare_grids(config_, cases_, device_mesh_, device())
+                                       : prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = data_->train.channels();
     validation_.emplace(config_.data, channels, config_.forces, cases_);
-    check_data(start);
+    if (!config_.data.is_grid) check_data(start);
     for (const auto& source : cases_.all()) scalings_[source.id] = field_scaling(config_.data, channels, source);
     const auto statistics = target_statistics(data_->train, config_.training.exact, scalings_);
     normalizer_ = statistics.normalizer(shared_vectors(config_.data, channels));
@@ -258,7 +270,10 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     }
     check_augmentation();
     make_model();
-    keep_cases(*data_, config_.data, device(), device_mesh_->all(), log_);
+    if (config_.data.is_grid)
+        check_grids();
+    else
+        keep_cases(*data_, config_.data, device(), device_mesh_->all(), log_);
     if (!device().is_cpu()) {
         normalizer_ = normalizer_.on(device());
         training_mean_ = training_mean_.to(device());
@@ -295,8 +310,13 @@ void Run::make_model()
     std::int64_t num_channels = 0;
     for (const auto count : data_->train.channels()) num_channels += count;
     torch::manual_seed(config_.seed);
-    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
-    encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+    if (config_.data.is_grid) {
+        model_ = meshard::make_model(config_.model.name, grid_model_arguments(config_.model, grid_widths(first_case(data_->train), config_.data)));
+        take_rows_of_grids(model_, *data_->of_inputs);
+    } else {
+        model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
+        encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+    }
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
     move_module(*model_.module, device());
@@ -385,8 +405,7 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    CaseSequence first(data_->train, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
-    const auto plan = training_plan(model_, config_, first.next(), *device_mesh_, world_);
+    const auto plan = training_plan(model_, config_, first_case(data_->train), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
 
@@ -436,6 +455,10 @@ void Run::resume()
         checkpoint.load_raw_weights(*model_.module);
     normalizer_ = checkpoint.normalizer().on(device());
     training_mean_ = checkpoint.training_mean().to(device());
+    if (config_.data.is_grid) {
+        data_->of_inputs = checkpoint.input_normalizer();
+        take_rows_of_grids(model_, *data_->of_inputs);
+    }
     make_loss();
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
@@ -500,6 +523,27 @@ void Run::check_augmentation() const
     if (augmentation.turns()) require_turnable(config_.data, data_->train.channels());
     if (augmentation.mirror_axis < 0 || augmentation.mirrors_half_bodies) return;
     for (const auto& source : cases_.train) require_whole_body(source.id, read_manifest(data_->shards.at(source.id)).bounds, augmentation.mirror_axis);
+}
+
+/// Before the first step: the model takes the grids of all cases. Of each shape one is tried.
+void Run::check_grids()
+{
+    const torch::NoGradGuard no_grad;
+    model_.module->eval();
+    std::set<std::vector<std::int64_t>> tried;
+    for (const auto* cases : {&data_->train, &data_->val, &data_->test}) {
+        CaseSequence all(*cases, [size = cases->size(), i = std::int64_t{0}]() mutable { return i < size ? std::optional(CaseTurn{i++, 0}) : std::nullopt; });
+        for (std::int64_t i = 0; i < cases->size(); ++i) {
+            const auto example = all.next();
+            if (!tried.insert(example.inputs.grid).second) continue;
+            try {
+                predict(example.inputs);
+            } catch (const InvalidInput& wrong) {
+                throw InvalidInput("case " + example.id + ", a grid of " + extents_text(example.inputs.grid) + ": " + wrong.what());
+            }
+        }
+    }
+    model_.module->train();
 }
 
 std::int64_t Run::points_in_step(std::int64_t index) const
@@ -837,7 +881,7 @@ void Run::save(const char* name, const Json& metrics) const
     if (!metrics.is_null()) description["val"] = metrics;
     const auto dir = config_.run_dir() / "checkpoints";
     std::filesystem::create_directories(dir);
-    save_checkpoint(dir / (std::string(name) + ".safetensors"), values, normalizer_, description);
+    save_checkpoint(dir / (std::string(name) + ".safetensors"), values, normalizer_, description, data_->of_inputs ? &*data_->of_inputs : nullptr);
 }
 
 /// What a rank holds of parameters, gradients and the optimiser's state: the rank that holds most.
