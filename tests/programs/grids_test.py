@@ -5,8 +5,8 @@ import math
 import xml.etree.ElementTree
 
 from generation_test import fields_of
-from runner import Case
-from samples import put_flow, write_flow
+from runner import SOURCE, Case
+from samples import FLOW, put_flow, write_flow
 from training_modes_test import arrays_of
 
 MODELS = {
@@ -49,9 +49,6 @@ class GridTraining(Grids):
     def assert_same_on_ranks(self, name):
         shape, words = MODELS[name]
         put_flow(self.folder, shape)
-        if name != "vit":
-            text = (self.folder / "flow.yaml").read_text()
-            (self.folder / "flow.yaml").write_text("".join(line for line in text.splitlines(True) if not line.startswith("model:")))
         for num_ranks in (1, 2, 3):
             self.train(str(num_ranks), num_ranks, *words)
         expected = self.numbers("1")
@@ -154,7 +151,7 @@ class GridPrediction(Grids):
         before = self.names()
         for words, code, *texts in (
                 (("small.vti", "-o", "out.vti"), 3, "small.vti, a grid of 8 x 20", "(batch, 2, 24, 8)"),
-                (("bare.vti", "-o", "out.vti"), 3, "bare.vti", "no cell array 'inflow'"),
+                (("bare.vti", "-o", "out.vti"), 3, "bare.vti", "no cell field 'inflow'"),
                 (("points.vti", "-o", "out.vti"), 3, "has 'permeability' at its points", "data.association=point"),
                 (("flow.yaml", "-o", "out.vti"), 2, "no image data"),
                 (("flows/flow_0.vti", "-o", "out.vtu"), 2, "must end in .vti"),
@@ -188,7 +185,7 @@ class GridData(Grids):
         write_flow(flows / "mixed_1.vti", 1, (8, 28))
         train = ("~data.split", "data.split.train=1.0")
         for name, *texts in (("nan", "case 0", "nan_0.vti", "'p' is not finite at 1 cells", "(5, 3, 0)"),
-                             ("bare", "bare_0.vti", "no cell array 'permeability'"),
+                             ("bare", "bare_0.vti", "no cell field 'permeability'"),
                              ("deep", "deep_0.vti", "3 directions", "vit takes 2"),
                              ("odd", "odd_0.vti", "multiple of patch_size"),
                              ("line", "line_0.vti", "in a line"),
@@ -197,7 +194,7 @@ class GridData(Grids):
             with self.subTest(name):
                 self.refuse(3, texts, *train, f"data.grid={name}_*.vti")
         with self.subTest("unet"):
-            self.refuse(3, ("case 0, a grid of 8 x 18", "multiples of 4"), *train, "data.grid=odd_*.vti", "model.name=unet2d", "model.depth=2", "model.num_channels=8")
+            self.refuse(3, ("case 0, a grid of 8 x 18", "multiples of 4"), *train, "~model", "data.grid=odd_*.vti", "model.name=unet2d", "model.depth=2", "model.num_channels=8")
         for run in (self.folder / "runs").glob("*"):
             self.assertFalse((run / "checkpoints").exists())
 
@@ -217,6 +214,9 @@ class GridData(Grids):
                 self.refuse(3 if words[0] == "model.height=12" else 2, texts, *words)
         self.assert_fails(self.meshard("prepare", "flow.yaml"), 2, "data.grid", "nothing is cut or stored")
         self.assertFalse((self.folder / "runs/flow/checkpoints").exists())
+
+    def test_is_described_as_the_page_shows(self):
+        self.assertIn(f"```yaml\n{FLOW}```", (SOURCE / "docs/grids.md").read_text())
 
     def test_at_points_trains_too(self):
         put_flow(self.folder, where="PointData")
