@@ -105,7 +105,18 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
                        c10::Device device)
 {
     const auto& entry = find_model(name);
-    auto all = entry.is_of_grids() ? nlohmann::json{{"in_channels", kInputs}, {"out_channels", kOutputs}}
+    auto shape = extents;
+    if (entry.is_of_grids()) {
+        constexpr std::int64_t kMultiple = 16;  // U-Nets of five grids halve each extent four times
+        const auto dimension = arguments.value("dimension", entry.directions.front());
+        const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
+        if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
+        if (std::ranges::find(entry.directions, static_cast<std::int64_t>(shape.size())) == entry.directions.end())
+            throw InvalidInput("--grid has " + std::to_string(shape.size()) + " directions, and " + entry.class_name + " takes " +
+                               std::to_string(entry.directions.front()) + (entry.directions.size() > 1 ? " or " + std::to_string(entry.directions.back()) : "") +
+                               ".");
+    }
+    auto all = entry.is_of_grids() ? entry.grid_widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
                                    : entry.widths({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs});
     all.update(arguments);
     torch::manual_seed(0);
@@ -121,16 +132,11 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
                 .result_shape = {1, num_points, kOutputs},
                 .num_points = num_points};
     }
-    constexpr std::int64_t kMultiple = 16;  // U-Nets of five grids halve each extent four times
-    const auto dimension = model.arguments.value("dimension", std::int64_t{3});
-    auto shape = extents;
-    const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
-    if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
     std::int64_t num_cells = 1;
     for (const auto extent : shape) num_cells *= extent;
     shape.insert(shape.begin(), {1, model.arguments.at("in_channels").get<std::int64_t>()});
     auto result_shape = shape;
-    result_shape[1] = model.arguments.at("out_channels").get<std::int64_t>();
+    if (const auto out = model.arguments.find("out_channels"); out != model.arguments.end() && !out->is_null()) result_shape[1] = out->get<std::int64_t>();
     return {.name = entry.name,
             .module = model.module,
             .forward = [model, grid = torch::rand(shape, device)] { return model.forward_grid(grid); },

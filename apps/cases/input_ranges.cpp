@@ -43,6 +43,7 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
             if (!is_vector) break;
         }
     }
+    if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;  // else some have several components
     while (static_cast<std::int64_t>(names.size()) < num_channels) names.push_back("input " + std::to_string(names.size() + 1));
     names.resize(static_cast<std::size_t>(num_channels));
     names.insert(names.end(), data.constants.begin(), data.constants.end());

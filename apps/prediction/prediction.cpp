@@ -26,35 +26,6 @@ namespace {
 constexpr const char* kSuffix = "_predicted";
 constexpr const char* kSpreadSuffix = "_spread";
 
-bool has_array(const Mesh& mesh, bool on_cells, const std::string& name)
-{
-    return find_array(on_cells ? mesh.cell_data : mesh.point_data, name) != nullptr;
-}
-
-/// Adds the channels of `values`, (rows, channels), as arrays, and those of `spread`, if it is there. Refuses what is not finite.
-void add_fields(Mesh& mesh, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor)
-{
-    const auto& data = predictor.data();
-    std::int64_t channel = 0;
-    for (std::size_t f = 0; f < data.fields.size(); ++f) {
-        const auto count = predictor.channels()[f];
-        const auto field = values.narrow(1, channel, count).contiguous();
-        auto name = data.fields[f].name;
-        if (!torch::isfinite(field).all().item<bool>())
-            throw Error("the predicted field '" + name + "' is not finite everywhere: the model of this run is broken.");
-        if (has_array(mesh, data.on_cells, name)) name += kSuffix;
-        auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
-        const auto put = [&](const std::string& called, const at::Tensor& rows) {
-            std::erase_if(arrays, [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
-            const auto* begin = rows.data_ptr<float>();
-            arrays.push_back(DataArray::from(called, std::vector<float>(begin, begin + rows.numel()), static_cast<std::int32_t>(count)));
-        };
-        put(name, field);
-        if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
-        channel += count;
-    }
-}
-
 CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, const std::string& name, const std::map<std::string, double>& values,
                    bool is_speaker)
 {
@@ -134,6 +105,45 @@ void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::fu
     if (time) inputs.time = torch::tensor({static_cast<float>(*time)}).to(device);
 }
 
+void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor)
+{
+    const auto& data = predictor.data();
+    std::int64_t channel = 0;
+    for (std::size_t f = 0; f < data.fields.size(); ++f) {
+        const auto count = predictor.channels()[f];
+        const auto field = values.narrow(1, channel, count).contiguous();
+        auto name = data.fields[f].name;
+        if (!torch::isfinite(field).all().item<bool>())
+            throw Error("the predicted field '" + name + "' is not finite everywhere: the model of this run is broken.");
+        if (find_array(arrays, name)) name += kSuffix;
+        const auto put = [&](const std::string& called, const at::Tensor& rows) {
+            std::erase_if(arrays, [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
+            const auto* begin = rows.data_ptr<float>();
+            arrays.push_back(DataArray::from(called, std::vector<float>(begin, begin + rows.numel()), static_cast<std::int32_t>(count)));
+        };
+        put(name, field);
+        if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
+        channel += count;
+    }
+}
+
+double told_value(const PredictionOptions& options, const std::string& column)
+{
+    const auto found = options.values.find(column);
+    if (found == options.values.end()) throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
+    return found->second;
+}
+
+FieldScaling told_scaling(const PredictionOptions& options, const Predictor& model, const std::string& name)
+{
+    return field_scaling(model.data(), model.channels(), name, [&](const std::string& quantity) {
+        if (const auto given = options.values.find(quantity); given != options.values.end()) return given->second;
+        if (const auto said = model.data().reference.find(quantity); said != model.data().reference.end()) return said->second;
+        throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " + quantity +
+                         "=...");
+    });
+}
+
 std::int64_t memory_for_points(const World& world, const RankGroup& all)
 {
     const auto device = world.device();
@@ -146,7 +156,7 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
         std::string text;
         for (std::size_t f = 0; f < model.channels().size(); ++f)
             text += (f == 0 ? "" : ", ") + model.data().fields[f].name + ":" + std::to_string(model.channels()[f]);
-        return text + (model.data().on_cells ? " on cells" : " on points");
+        return text + (model.data().on_cells ? " on cells" : " on points") + (model.data().is_grid ? " of grids" : "");
     };
     for (const auto& model : models) {
         if (names(model) != names(models.front())) {
@@ -195,11 +205,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto device = world.device();
     const auto bytes = memory_for_points(world, device_mesh->all());
     const JudgedFields layout(data.fields, models.front().channels());
-    const auto value_of = [&](const std::string& column) {
-        const auto found = options.values.find(column);
-        if (found == options.values.end()) throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
-        return found->second;
-    };
+    const auto value_of = [&](const std::string& column) { return told_value(options, column); };
     PredictionSpread predictions;
     std::vector<ForceSums> forces;
     std::vector<std::string> wall_patches;  // whose distances the mesh has
@@ -220,14 +226,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
         tell_of_case(inputs, model, value_of, device);
         if (model.takes_body()) inputs.body = case_body(read_wall(options.wall, input, model.data().wall_patches), frame);
-        const auto scaling = field_scaling(model.data(), model.channels(), name, [&](const std::string& quantity) {
-            if (const auto given = options.values.find(quantity); given != options.values.end()) return given->second;
-            if (const auto said = model.data().reference.find(quantity); said != model.data().reference.end()) return said->second;
-            if (const auto columns = model.data().reference_columns.find(quantity); columns != model.data().reference_columns.end())
-                return quantity_of(quantity, columns->second, value_of);
-            throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " +
-                             quantity + "=...");
-        });
+        const auto scaling = told_scaling(options, model, name);
         for (const auto& sentence : model.ranges().beyond(inputs, model.data(), device_mesh->all())) {
             if (world.rank() == 0)
                 warn("predict", name + ": beyond the training cases" + (models.size() > 1 ? " of " + model.checkpoint().string() : "") + ": " + sentence);
@@ -249,13 +248,13 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         const auto all = rows_on_first_rank(fields, rows, device_mesh->all());
         const auto all_spread = spread.defined() ? rows_on_first_rank(spread, rows, device_mesh->all()) : at::Tensor();
         if (world.rank() == 0) {
-            add_fields(whole, all, all_spread, models.front());
+            add_fields(data.on_cells ? whole.cell_data : whole.point_data, all, all_spread, models.front());
             write_mesh(output, whole);
         }
         device_mesh->all().barrier();
         return found;
     }
-    add_fields(subdomain.mesh, fields, spread, models.front());
+    add_fields(data.on_cells ? subdomain.mesh.cell_data : subdomain.mesh.point_data, fields, spread, models.front());
     const auto pieces = output.stem().string() + "_pieces";
     const auto piece_name = [&](int rank) {
         auto number = std::to_string(rank);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/prediction/predictor.h"
+#include "partition/mesh/data_array.h"
 #include "sharding/transport/launch.h"
 
 #include <cstdint>
@@ -54,6 +55,20 @@ struct PredictedForces {
 /// @throws InvalidInput if the mesh has not what a model is told about points.
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                              const PredictionOptions& options, World& world);
+
+/// The same of image data for models of grids: writes a .vti with the fields at its points or cells, whichever the models predict. Forces there are none.
+/// @throws InvalidInput if an array is missing or not finite, or a model takes no such grid
+void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output, const PredictionOptions& options,
+                  World& world);
+
+/// What `predict_file` is told of a case by name. @throws UsageError if it lacks it
+double told_value(const PredictionOptions& options, const std::string& column);
+
+/// What the fields of a model are measured by in a case of this name. @throws UsageError naming what is missing
+FieldScaling told_scaling(const PredictionOptions& options, const Predictor& model, const std::string& name);
+
+/// Adds the channels of `values`, (rows, channels), to arrays, and those of `spread`, if it is there. @throws Error for what is not finite
+void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor);
 
 /// @throws InvalidInput, naming two models, unless all have the same fields, on cells or on points, and dropout if it is to be drawn.
 void require_same_fields(std::span<const Predictor> models, bool with_dropout);

@@ -6,6 +6,7 @@
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/layers/random_draws.h"
 #include "models/registry/encoded_model.h"
+#include "models/registry/grid_forward.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
 
@@ -206,6 +207,7 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
     if (description.contains("data")) data_ = data_config(description[part == 1 ? "volume" : "data"]);
     encode_coordinates(model_, data_.encoding, 0);  // whose values the checkpoint has
     checkpoint.load_weights(*model_.module);
+    if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
     model_.module->eval();
     normalizer_ = checkpoint.normalizer();
     training_mean_ = checkpoint.training_mean();

@@ -3,6 +3,7 @@
 
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/input_ranges.h"
+#include "apps/settings/grid_settings.h"
 #include "apps/settings/training_config.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
@@ -60,6 +61,9 @@ public:
     const ForceSettings& forces() const { return forces_; }           ///< of the run's configuration; without area for a file of weights
     const InputRanges& ranges() const { return ranges_; }             ///< of the training cases; empty for files that do not say them
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
+
+    /// Rows of a grid that are best left on one rank, of a model of grids.
+    std::int64_t rows_together() const { return meshard::rows_together({model_.class_name, model_.arguments}); }
 
     /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
     void set_memory(MemoryMode mode) { meshard::set_memory(*model_.module, mode); }

@@ -7,6 +7,7 @@
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
 #include "apps/evaluation/case_sums.h"
+#include "apps/grids/grid_case.h"
 #include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
 #include "io/mesh_io.h"
@@ -28,6 +29,39 @@ void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::st
 {
     const auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
     for (const auto& field : data.fields) require_array(arrays, field.from, where, data.on_cells ? "cell" : "point");
+}
+
+/// A case on a regular grid: all of its points or cells, without forces.
+EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, World& world, const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    auto& predictor = model.predictor;
+    const auto& data = predictor.data();
+    const auto& source = judged.first;
+    const auto where = source.file.string();
+    const auto rows = grid_rows(read_image(source.file), data, true, where);
+    if (rows.channels != predictor.channels()) throw InvalidInput(where + ": a field has another number of components than in training.");
+    auto example = grid_case_tensors(rows, source, data, spec_of_grid(rows.extents, predictor.rows_together(), device_mesh));
+    example.inputs.constants = at::Tensor();  // those that the predictor knows stand in their place
+    example = on_device(example, world.device());
+    tell_of_case(example.inputs, predictor, [&](const std::string& column) { return source.number(column); }, world.device());
+    const auto start = std::chrono::steady_clock::now();
+    const auto scaling = field_scaling(data, predictor.channels(), source);
+    at::Tensor predicted;
+    try {
+        predicted = to_local(predictor.predict(example.inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
+    } catch (const InvalidInput& wrong) {
+        throw InvalidInput(where + ", a grid of " + extents_text(rows.extents) + ": " + wrong.what());
+    }
+    EvaluatedCase result{.source = source, .split = judged.second, .num_points = example.num_points};
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const JudgedFields layout(data.fields, predictor.channels());
+    const auto truth = to_local(example.target).squeeze(0).cpu();
+    const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling.on(world.device())), device_mesh->all());
+    for (const auto& channel : sums.channels) {
+        if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
+    }
+    result.metrics = sums.metrics(layout);
+    return result;
 }
 
 EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,
@@ -169,6 +203,10 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     for (std::size_t i = 0; i < cases.size(); ++i) {
         if (world.rank() == 0) show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
+        if (model.predictor.data().is_grid) {
+            evaluation.cases.push_back(evaluate_grid(model, cases[i], world, device_mesh));
+            continue;
+        }
         evaluation.cases.push_back(evaluate_case(model, cases[i], i, folder, world, device_mesh, see, evaluation.notes));
     }
     if (world.rank() == 0) show_progress("");

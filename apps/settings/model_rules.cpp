@@ -21,11 +21,12 @@ std::string_view kept(std::string text)
     return texts.emplace_back(std::move(text));
 }
 
-SettingType type_of(const nlohmann::json& pattern)
+SettingType type_of(const nlohmann::json& pattern, const OptionBounds& bounds)
 {
     if (pattern.is_number_float()) return SettingType::Number;
     if (pattern.is_number()) return SettingType::Integer;
     if (pattern.is_boolean()) return SettingType::Boolean;
+    if (pattern.is_null()) return bounds.words.empty() ? SettingType::NumberList : SettingType::Text;  // none by default; a number is a list of one
     if (!pattern.is_array()) return SettingType::Text;
     return !pattern.empty() && pattern[0].is_string() ? SettingType::TextList : SettingType::NumberList;
 }
@@ -33,6 +34,7 @@ SettingType type_of(const nlohmann::json& pattern)
 /// A default as YAML: words without the quotes of JSON.
 std::string yaml_text(const nlohmann::json& value)
 {
+    if (value.is_null()) return {};
     const auto is_plain = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
     if (!value.is_string()) return value.dump();
     const auto& text = value.get_ref<const std::string&>();
@@ -43,7 +45,7 @@ SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
 {
     const auto condition = option.only_with.empty() ? "" : "; with " + option.only_with;
     SettingRule rule{
-        .path = kept("model." + option.name), .type = type_of(pattern), .fallback = kept(yaml_text(pattern)), .meaning = kept(option.meaning + condition)};
+        .path = kept("model." + option.name), .type = type_of(pattern, option.bounds), .fallback = kept(yaml_text(pattern)), .meaning = kept(option.meaning + condition)};
     std::string words;
     for (const auto& word : option.bounds.words) words += (words.empty() ? "" : "|") + word;
     rule.words = kept(words);
@@ -73,10 +75,16 @@ SettingRule width_rule(const std::string& name, const nlohmann::json& width, con
 std::vector<SettingRule> rules_of(const ModelEntry& entry)
 {
     std::vector<SettingRule> rules;
-    auto widths = entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
+    auto widths = entry.is_of_grids() ? entry.grid_widths({.in_channels = 1, .out_channels = 1, .extents = {1, 1}})
+                                      : entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
+    const auto pattern_of = [&](const std::string& option) {
+        const auto& pattern = entry.default_of(option);
+        return std::ranges::find(entry.per_direction, option) == entry.per_direction.end() ? pattern : nlohmann::json(pattern.at(0));
+    };
     for (const auto& option : entry.options) {
         if (!widths.contains(option.name)) {
-            rules.push_back(option_rule(option, entry.default_of(option.name)));
+            rules.push_back(option_rule(option, pattern_of(option.name)));
+            if (pattern_of(option.name) != entry.default_of(option.name)) rules.back().type = SettingType::NumberList;
             if (option.name == "aabb_min" || option.name == "aabb_max") rules.back().fallback = {};  // `model_arguments` has that of the data's frame
             continue;
         }
@@ -109,16 +117,16 @@ std::vector<SettingRule> model_rules(std::string_view model)
 {
     std::string names;
     for (const auto& entry : registered_models()) {
-        if (!entry.is_of_grids()) names += (names.empty() ? "" : "|") + entry.name;
+        if (!entry.is_denoiser) names += (names.empty() ? "" : "|") + entry.name;
     }
     std::vector<SettingRule> rules{{.path = "model.name", .fallback = "transolver", .words = kept(names), .meaning = "architecture"}};
     if (!model.empty()) {
-        const auto own = rules_of(find_point_model(model));
+        const auto own = rules_of(find_model(model));
         rules.insert(rules.end(), own.begin(), own.end());
         return rules;
     }
     for (const auto& entry : registered_models()) {
-        if (entry.is_of_grids()) continue;
+        if (entry.is_denoiser) continue;
         for (const auto& rule : rules_of(entry)) add_shared(rules, rule, entry.name);
     }
     return rules;

@@ -9,7 +9,7 @@
 namespace meshard {
 
 /// Keys of the group `model` of a training configuration: of one registered model with its defaults, or of all, each with the models that it belongs to.
-/// @throws InvalidInput as `find_point_model`
+/// @throws InvalidInput as `find_model`
 std::vector<SettingRule> model_rules(std::string_view model);
 
 }  // namespace meshard

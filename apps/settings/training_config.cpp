@@ -3,6 +3,7 @@
 
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
+#include "apps/settings/grid_settings.h"
 #include "apps/settings/model_rules.h"
 #include "partition/error.h"
 
@@ -40,6 +41,8 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.volume.association", .words = "cell|point", .meaning = "where the volume's fields live; as data.association unless said"},
     {.path = "data.volume.inputs", .type = SettingType::TextList, .words = "points|sdf|wall_direction|height", .meaning = "what each point of the volume is told; [points] unless said"},
     {.path = "data.volume.sampling_resolution", .type = SettingType::Integer, .min = 0, .max = kLargeCount, .meaning = "points of a volume in a training step, as data.sampling_resolution; 0, all, unless said"},
+    {.path = "data.grid", .meaning = "image data on regular grids below the root, .vti, for models of grids, in place of data.surface"},
+    {.path = "data.arrays", .type = SettingType::TextList, .meaning = "arrays that a model of grids is told, at points or cells as data.association says"},
     {.path = "data.cases", .type = SettingType::TextList, .meaning = "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. run_*/force_mom_*.csv"},
     {.path = "data.split.column", .meaning = "column of the table that says train, val or test"},
     {.path = "data.split.manifest", .meaning = "file below the root with lists of cases, `.json`, or a text file a part with a * where train, val or test stands"},
@@ -283,14 +286,20 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
 {
     DataConfig data;
     data.root = settings.text("data.root");
+    data.is_grid = settings.has("data.grid");
+    if (data.is_grid) {
+        refuse_keys_of_points(settings);
+        data.arrays = grid_arrays(settings);
+    }
     const bool is_surface = settings.has("data.surface");
-    data.in_volume = !is_surface;
-    if (is_surface == settings.has("data.volume")) {
+    data.in_volume = !data.is_grid && !is_surface;
+    if (!data.is_grid && is_surface == settings.has("data.volume")) {
         throw UsageError(is_surface ? "data.surface and data.volume exclude each other. Of cases with both the volume is a block: data.volume.files, data.volume.fields." : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
     }
-    data.files = settings.text(is_surface ? "data.surface" : "data.volume");
+    const auto* const key = data.is_grid ? "data.grid" : is_surface ? "data.surface" : "data.volume";
+    data.files = settings.text(key);
     if (data.files.find('*') == std::string::npos) {
-        throw UsageError(settings.where(is_surface ? "data.surface" : "data.volume") + " is '" + data.files + "'; it needs a * where the case's id stands.");
+        throw UsageError(settings.where(key) + " is '" + data.files + "'; it needs a * where the case's id stands.");
     }
     if (settings.has("data.cases")) data.case_tables = settings.find("data.cases")->values;
     data.split = split_config(settings);
@@ -299,9 +308,9 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
 
     data.fields = fields_below(settings, "data.fields");
 
-    data.inputs = settings.find("data.inputs")->values;
+    data.inputs = data.is_grid ? std::vector<std::string>{} : settings.find("data.inputs")->values;
     const std::set<std::string> different(data.inputs.begin(), data.inputs.end());
-    if (data.inputs.empty() || data.inputs.front() != "points" || different.size() != data.inputs.size()) {
+    if (!data.is_grid && (data.inputs.empty() || data.inputs.front() != "points" || different.size() != data.inputs.size())) {
         throw UsageError(settings.where("data.inputs") + " must begin with points and name each input once, e.g. [points, normals] or [points, sdf].");
     }
     data.normals = settings.text("data.normals");
@@ -637,6 +646,8 @@ nlohmann::json to_json(const DataConfig& data)
     const bool has_height = data.tells("height"), is_encoded = data.encoding.kind != "none";
     const DataConfig none;
     return {{"association", data.on_cells ? "cell" : "point"},
+            {"is_grid", data.is_grid},
+            {"arrays", data.arrays},
             {"fields", std::move(fields)},
             {"inputs", inputs},
             {"wall_patches", data.wall_patches},
@@ -663,6 +674,8 @@ DataConfig data_config(const nlohmann::json& description)
 {
     DataConfig data;
     data.on_cells = description.at("association") == "cell";
+    data.is_grid = description.value("is_grid", false);  // not said by earlier versions, as `arrays`
+    data.arrays = description.value("arrays", std::vector<std::string>());
     for (const auto& field : description.at("fields")) data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
     data.inputs = names_in(description.at("inputs"));
     data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // not said by earlier versions, which had none
@@ -741,13 +754,17 @@ TrainingRunConfig training_config(const Settings& settings)
         const auto* setting = settings.find("model." + name);
         if (name != "name" && setting) config.model.arguments[name] = json_value(*setting);
     }
+    require_matching_model(settings, config.model, config.data);
     if (config.data.num_sampled > 0 && find_point_model(config.model.name).class_name == "MeshGraphNet") {
         throw UsageError(
             settings.where("data.sampling_resolution") +
             ": MeshGraphNet's messages go along edges, which have another length between some of the points. Set 0, or take a model without edges.");
     }
     try {
-        model_arguments(config.model, config.data, {}, config.volume ? 1 : 0);
+        if (config.data.is_grid)
+            check_grid_model(config.model);
+        else
+            model_arguments(config.model, config.data, {}, config.volume ? 1 : 0);
     } catch (const InvalidInput& error) {
         throw UsageError(std::string("model: ") + error.what());
     }

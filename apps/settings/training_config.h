@@ -62,6 +62,8 @@ struct DataConfig {
     std::vector<std::string> case_tables;  ///< .json or .csv below the root, with a * one a case; their columns are joined
     SplitConfig split;
     bool on_cells = true;
+    bool is_grid = false;             ///< cases are image data, whose points or cells make up a regular grid
+    std::vector<std::string> arrays;  ///< of grids: what the model is told of each of them, in place of `inputs`
     std::vector<FieldConfig> fields;
     std::vector<std::string> inputs{"points", "normals"};  ///< what the model is told of each point: points first
     std::string normals;                                   ///< array; computed from the polygons where a case has none

@@ -31,6 +31,13 @@ CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored
     }
 }
 
+CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept, CaseReading reading, const CaseSet* like)
+    : CaseSet(std::move(sources), std::move(stored), std::move(reading), like)
+{
+    kept_ = std::move(kept);
+    is_kept_ = true;
+}
+
 std::int64_t CaseSet::num_points() const
 {
     std::int64_t count = 0;

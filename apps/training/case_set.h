@@ -41,6 +41,9 @@ public:
     /// @throws InvalidInput if a field has not as many components in all cases, or in `like`, which may be null
     CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like);
 
+    /// Cases that are in memory already. `stored` says what is known of each; it has no files.
+    CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept, CaseReading reading, const CaseSet* like);
+
     std::int64_t size() const { return static_cast<std::int64_t>(sources_.size()); }
     const std::vector<CaseSource>& sources() const { return sources_; }
     const std::string& id(std::int64_t i) const { return sources_[i].id; }

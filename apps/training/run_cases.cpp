@@ -2,6 +2,8 @@
 #include "apps/training/run_cases.h"
 
 #include "apps/cases/case_cutting.h"
+#include "apps/grids/grid_cases.h"
+#include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -21,6 +23,7 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
                        const volatile std::sig_atomic_t& stop_requested)
 {
     const auto& data = config.data;
+    if (data.is_grid) throw UsageError("data.grid: grids are read when training begins and stay in memory; nothing is cut or stored before.");
     const auto domain = device_mesh->sub_mesh("domain");
     const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
     const ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed, preparation.verify_sources, computed_inputs(data)};
@@ -54,6 +57,28 @@ std::vector<CaseFigures> RunCases::figures(const DataConfig& data, const RankGro
         }
     }
     return kept_case_figures(stored, cut, data, JudgedFields(data.fields, train.channels()), ranks);
+}
+
+RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
+{
+    const auto domain = device_mesh->sub_mesh("domain");
+    const CaseReading reading{config.data, config.seed, RowOrder::Ids, domain, device};
+    Normalizer of_inputs;
+    std::optional<CaseTensors> first;
+    const auto loaded = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
+        auto grids = load_grids(of_split, config, domain, first);
+        if (!like) {
+            of_inputs = grids.told.normalizer();
+            first = grids.examples.front();
+        }
+        return CaseSet(of_split, std::move(grids.known), std::move(grids.examples), reading, like);
+    };
+    auto train = loaded(lists.train, nullptr);
+    auto val = loaded(lists.val, &train);
+    auto test = loaded(lists.test, &train);
+    RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), of_inputs};
+    for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has none
+    return cases;
 }
 
 void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log)

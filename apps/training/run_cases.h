@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace meshard {
@@ -21,6 +22,7 @@ struct RunCases {
     CaseSet train, val, test;
     std::map<std::string, std::filesystem::path> shards;  ///< folders by id
     std::int64_t num_parts = 1;                           ///< that each case is cut into
+    std::optional<Normalizer> of_inputs = {};             ///< of grids: of what the model is told, over the training cases
 
     /// Of all cases, train, val, test: their figures, kept in the store. Collective.
     std::vector<CaseFigures> figures(const DataConfig& data, const RankGroup& ranks) const;
@@ -38,6 +40,9 @@ struct CasePreparation {
 RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, const CasePreparation& preparation,
                        const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device, TrainingLog& log,
                        const volatile std::sig_atomic_t& stop_requested);
+
+/// Reads the cases of a model of grids (`data.grid`), which stay in memory. @throws as `load_grids`
+RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
 
 /// Reads all cases now where there is room for them: on the device, else in the host's memory. Says so where there is none: each is then read when it is its
 /// turn. Collective over `all`.

@@ -17,6 +17,7 @@ namespace meshard {
 namespace {
 
 constexpr const char* kMetadataKey = "meshard";
+constexpr const char *kInputMean = "norm.input_mean", *kInputDeviation = "norm.input_std";
 
 /// In single precision, as models are trained.
 at::Tensor read_tensor(const NamedArray& array, const std::filesystem::path& path)
@@ -162,12 +163,17 @@ TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedM
     return values;
 }
 
-void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description)
+void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description,
+                     const Normalizer* of_inputs)
 {
     NamedArrays content;
     for (const auto& [name, tensor] : values.tensors) content.arrays.push_back(float_array(name, tensor));
     content.arrays.push_back(float_array("norm.mean", normalizer.mean));
     content.arrays.push_back(float_array("norm.std", normalizer.std));
+    if (of_inputs) {
+        content.arrays.push_back(float_array(kInputMean, of_inputs->mean));
+        content.arrays.push_back(float_array(kInputDeviation, of_inputs->std));
+    }
     auto complete = description;
     if (values.optimizer_step) complete["optimizer_step"] = *values.optimizer_step;
     content.metadata[kMetadataKey] = complete.dump();
@@ -188,6 +194,11 @@ Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path), arrays_
 Normalizer Checkpoint::normalizer() const
 {
     return {read_tensor(require(arrays_, "norm.mean", path_), path_), read_tensor(require(arrays_, "norm.std", path_), path_)};
+}
+
+Normalizer Checkpoint::input_normalizer() const
+{
+    return {read_tensor(require(arrays_, kInputMean, path_), path_), read_tensor(require(arrays_, kInputDeviation, path_), path_)};
 }
 
 at::Tensor Checkpoint::training_mean() const

@@ -35,13 +35,15 @@ TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedM
 ///
 ///     <parameter>                      weights, under the model's own names; their running mean where they are averaged
 ///     norm.mean, norm.std              of the targets, per channel
+///     norm.input_mean, norm.input_std  of what a model of grids is told, per channel; absent for other models
 ///     optimizer.exp_avg.<parameter>    running means of the optimiser, and exp_avg_sq of AdamW; absent in files that only hold weights
 ///     optimizer.weights.<parameter>    the weights that training goes on from, where the model's own names have their mean
 ///     metadata `meshard`               a JSON object: model class and arguments, fields, epoch, step, errors
 ///
 /// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file only.
 /// Both are written atomically, by one rank.
-void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description);
+void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description,
+                     const Normalizer* of_inputs = nullptr);
 
 /// A checkpoint that was read; the arrays are views into the file.
 class Checkpoint {
@@ -51,6 +53,8 @@ public:
 
     const nlohmann::json& description() const { return description_; }
     Normalizer normalizer() const;
+    /// Of what a model of grids is told. @throws IoError if the file has none
+    Normalizer input_normalizer() const;
     /// (channels): mean of the targets over the training cases, which is the normaliser's unless that leaves vectors their mean.
     at::Tensor training_mean() const;
 

@@ -6,6 +6,8 @@
 #include "apps/cases/input_ranges.h"
 #include "apps/evaluation/data_check.h"
 #include "apps/program/rank_device.h"
+#include "apps/grids/grid_cases.h"
+#include "apps/settings/grid_settings.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/augmentation.h"
 #include "apps/training/force_term.h"
@@ -26,6 +28,7 @@
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
 #include "models/registry/encoded_model.h"
+#include "models/registry/grid_forward.h"
 #include "partition/error.h"
 #include "sharding/memory/saved_tensors.h"
 #include "sharding/parameters/fully_shard.h"
@@ -44,6 +47,7 @@
 #include <cstdio>
 #include <deque>
 #include <iostream>
+#include <set>
 #include <utility>
 
 namespace meshard {
@@ -96,6 +100,12 @@ private:
     bool on_;
     int num_threads_;
 };
+
+CaseTensors first_case(const CaseSet& cases)
+{
+    CaseSequence first(cases, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
+    return first.next();
+}
 
 /// Errors of the fields over a list of cases: the mean over cases of each case's relative error.
 struct FieldErrors {
@@ -174,6 +184,7 @@ private:
     void set_normalizers(const Normalizer& all, const at::Tensor& training_mean);
     bool is_kept() const;
     double seconds_waited() const;
+    void check_grids();
     void make_loss();
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
@@ -274,8 +285,9 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     }
     check_augmentation();
     make_model();
+    if (config_.data.is_grid) check_grids();
     for (auto& part : parts_) {
-        keep_cases(*part.stored, part.data, device(), device_mesh_->all(), log_);
+        if (!part.data.is_grid) keep_cases(*part.stored, part.data, device(), device_mesh_->all(), log_);
         if (device().is_cpu()) continue;
         part.normalizer = part.normalizer.on(device());
         part.training_mean = part.training_mean.to(device());
@@ -291,10 +303,11 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
     const auto config = config_.of_part(index);
     part.data = config.data;
     part.cases = cases_.of_part(index);
-    part.stored.emplace(prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
+    part.stored.emplace(config.data.is_grid ? prepare_grids(config, part.cases, device_mesh_, device())
+                                            : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = part.stored->train.channels();
     part.validation.emplace(part.data, channels, config_.forces, part.cases);
-    check_data(start, index);
+    if (!part.data.is_grid) check_data(start, index);
     for (const auto& source : part.cases.all()) part.scalings[source.id] = field_scaling(part.data, channels, source);
     const auto statistics = target_statistics(part.stored->train, config_.training.exact, part.scalings);
     part.normalizer = statistics.normalizer(shared_vectors(part.data, channels));
@@ -335,8 +348,13 @@ void Run::make_model()
         for (const auto count : parts_[part].stored->train.channels()) num_channels[part] += count;
     }
     torch::manual_seed(config_.seed);
-    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels[0], num_channels[1]));
-    encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+    if (config_.data.is_grid) {
+        model_ = meshard::make_model(config_.model.name, grid_model_arguments(config_.model, grid_widths(first_case(training_cases()), config_.data)));
+        take_rows_of_grids(model_, *stored().of_inputs);
+    } else {
+        model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels[0], num_channels[1]));
+        encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+    }
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
     move_module(*model_.module, device());
@@ -500,8 +518,7 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    CaseSequence first(training_cases(), [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
-    const auto plan = training_plan(model_, config_, first.next(), *device_mesh_, world_);
+    const auto plan = training_plan(model_, config_, first_case(training_cases()), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
 
@@ -555,6 +572,10 @@ void Run::resume()
     else
         checkpoint.load_raw_weights(*model_.module);
     set_normalizers(checkpoint.normalizer().on(device()), checkpoint.training_mean().to(device()));
+    if (config_.data.is_grid) {
+        parts_.front().stored->of_inputs = checkpoint.input_normalizer();
+        take_rows_of_grids(model_, *stored().of_inputs);
+    }
     make_loss();
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
@@ -639,6 +660,27 @@ void Run::check_augmentation() const
     if (augmentation.turns()) require_turnable(config_.data, training_cases().channels());
     if (augmentation.mirror_axis < 0 || augmentation.mirrors_half_bodies) return;
     for (const auto& source : cases_.train) require_whole_body(source.id, read_manifest(stored().shards.at(source.id)).bounds, augmentation.mirror_axis);
+}
+
+/// Before the first step: the model takes the grids of all cases. Of each shape one is tried.
+void Run::check_grids()
+{
+    const torch::NoGradGuard no_grad;
+    model_.module->eval();
+    std::set<std::vector<std::int64_t>> tried;
+    for (const auto* cases : {&stored().train, &stored().val, &stored().test}) {
+        CaseSequence all(*cases, [size = cases->size(), i = std::int64_t{0}]() mutable { return i < size ? std::optional(CaseTurn{i++, 0}) : std::nullopt; });
+        for (std::int64_t i = 0; i < cases->size(); ++i) {
+            const auto example = all.next();
+            if (!tried.insert(example.inputs.grid).second) continue;
+            try {
+                predict({example});
+            } catch (const InvalidInput& wrong) {
+                throw InvalidInput("case " + example.id + ", a grid of " + extents_text(example.inputs.grid) + ": " + wrong.what());
+            }
+        }
+    }
+    model_.module->train();
 }
 
 std::int64_t Run::points_in_step(std::int64_t index) const
@@ -1000,7 +1042,7 @@ void Run::save(const char* name, const Json& metrics) const
     if (!metrics.is_null()) description["val"] = metrics;
     const auto dir = config_.run_dir() / "checkpoints";
     std::filesystem::create_directories(dir);
-    save_checkpoint(dir / (std::string(name) + ".safetensors"), values, normalizer_of_all(), description);
+    save_checkpoint(dir / (std::string(name) + ".safetensors"), values, normalizer_of_all(), description, stored().of_inputs ? &*stored().of_inputs : nullptr);
 }
 
 /// What a rank holds of parameters, gradients and the optimiser's state: the rank that holds most.

@@ -25,7 +25,7 @@ public:
     Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces, const CaseLists& cases);
 
     /// Judges one case of a list. Collective over `domain`, whose ranks hold the rows.
-    /// @param shards   of the case: where areas are read from; kept for the next time while little memory is taken
+    /// @param shards   of the case: where areas are read from, kept for the next time while little memory is taken; empty: no areas, and no forces
     /// @param physical (1, N, channels), the prediction, as the example's target
     void add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& physical, const at::Tensor& guess,
              const DeviceMesh& domain);

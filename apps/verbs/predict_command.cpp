@@ -56,7 +56,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("--model", options.model,
                    "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the fields' mean and std")
         ->type_name("FILE");
-    app.add_option("-o,--output", options.output, "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; of several inputs a folder")
+    app.add_option("-o,--output", options.output, "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of several inputs a folder")
         ->required()
         ->type_name("OUT");
     app.add_option("--set", settings,
@@ -181,8 +181,20 @@ std::string with_deviation(const std::vector<double>& values)
     return text;
 }
 
+/// Refuses what has no meaning for models of grids, and files that are none.
+void require_grids(const PredictArguments& options)
+{
+    if (options.prediction.with_forces) throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
+    for (const std::filesystem::path input : options.inputs) {
+        if (input.extension() != ".vti") throw UsageError(input.string() + " is no image data; the model is one of grids, and predicts on .vti.");
+    }
+    const std::filesystem::path output = options.output;
+    if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)
+        throw UsageError("-o " + options.output + " must end in .vti: the model is one of grids.");
+}
+
 /// Input and output of each prediction.
-std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const PredictArguments& options)
+std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const PredictArguments& options, bool of_grids)
 {
     std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs;
     const std::filesystem::path output = options.output;
@@ -196,7 +208,7 @@ std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const 
         throw UsageError("--wall is given " + std::to_string(options.walls.size()) + " times for " + std::to_string(options.inputs.size()) +
                          " inputs. Give one for all, or one for each.");
     }
-    const std::set<std::filesystem::path> file_types{".vtp", ".vtu", ".pvtp", ".pvtu"};
+    const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"} : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(output.extension())) {
         if (options.inputs.size() > 1)
             throw UsageError("-o " + options.output + " is one file for " + std::to_string(options.inputs.size()) + " inputs; name a folder.");
@@ -209,7 +221,7 @@ std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const 
     for (const std::filesystem::path input : options.inputs) {
         const bool is_unstructured = input.extension() == ".vtu" || input.extension() == ".pvtu";
         auto name = input.stem();
-        name += is_unstructured ? ".vtu" : ".vtp";
+        name += of_grids ? ".vti" : is_unstructured ? ".vtu" : ".vtp";
         for (const auto& [other, taken] : jobs) {
             if (taken == output / name) throw UsageError("two inputs would be written to " + taken.string() + ".");
         }
@@ -236,13 +248,19 @@ int predict_command(std::span<const std::string> arguments)
 {
     PredictArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
-    const auto work = jobs(options);
     keep_freed_memory();
 
+    const auto work_of = [&] {
+        const bool of_grids =
+            (options.runs.empty() ? Predictor::from_file(options.model, options.data, 0) : Predictor::from_run(options.runs.front(), 0)).data().is_grid;
+        if (of_grids) require_grids(options);
+        return jobs(options, of_grids);
+    };
     const auto verify = [&](int) {
-        for (const auto& [input, output] : work) make_predictors(options, part_of_file(output));
+        for (const auto& [input, output] : work_of()) make_predictors(options, part_of_file(output));
     };
     const auto body = [&](World& world) {
+        const auto work = work_of();
         auto part = part_of_file(work.front().second);
         auto models = make_predictors(options, part);
         if (world.rank() == 0) {
@@ -261,7 +279,11 @@ int predict_command(std::span<const std::string> arguments)
             }
             auto how = options.prediction;
             how.wall = options.walls.empty() ? "" : options.walls.size() == 1 ? options.walls.front() : options.walls[i];
-            const auto forces = predict_file(models, input, output, how, world);
+            PredictedForces forces;
+            if (models.front().data().is_grid)
+                predict_grid(models, input, output, how, world);
+            else
+                forces = predict_file(models, input, output, how, world);
             if (world.rank() != 0) continue;
             std::cout << output.string() << (models.size() > 1 ? " (models: " : " (model: ");
             for (const auto& model : models) std::cout << (&model == &models.front() ? "" : ", ") << model.checkpoint().string();

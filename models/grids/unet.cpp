@@ -2,7 +2,7 @@
 #include "models/grids/unet.h"
 
 #include "models/layers/activation.h"
-#include "models/layers/option_checks.h"
+#include "models/layers/option_table.h"
 
 #include <torch/torch.h>
 
@@ -25,13 +25,29 @@ torch::nn::Sequential two_convolutions(std::int64_t in, std::int64_t out, const 
 
 }  // namespace
 
+const OptionTable<UNetOptions>& unet_option_table()
+{
+    using O = UNetOptions;
+    static const OptionTable<O> table("UNet2d", {
+                                                    {"in_channels", &O::in_channels, "channels of the image", {.least = 1}},
+                                                    {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
+                                                    {"num_channels", &O::num_channels, "channels of the finest grid; twice as many on each coarser one", {.least = 1}},
+                                                    {"depth", &O::depth, "number of times that the grid is halved", {.least = 0, .most = 16}},
+                                                    {"num_groups", &O::num_groups, "groups of the norms; divides num_channels", {.least = 1}},
+                                                    {"act", &O::act, "activation behind each convolution"},
+                                                });
+    return table;
+}
+
+UNetOptions unet_options(const nlohmann::json& arguments)
+{
+    return unet_option_table().read(arguments);
+}
+
 void UNetOptions::validate() const
 {
-    const OptionChecks checks("UNet");
-    checks.at_least(1, {{"in_channels", in_channels}, {"out_channels", out_channels}, {"num_channels", num_channels}, {"num_groups", num_groups}});
-    checks.at_least(0, {{"depth", depth}});
-    if (depth > 16) checks.refuse("depth must be at most 16, and is " + std::to_string(depth) + ".");
-    checks.multiple("num_channels", num_channels, "num_groups", num_groups);
+    unet_option_table().check(*this);
+    OptionChecks("UNet2d").multiple("num_channels", num_channels, "num_groups", num_groups);
 }
 
 UNetImpl::UNetImpl(UNetOptions options) : options_(std::move(options))
@@ -55,7 +71,7 @@ torch::Tensor UNetImpl::forward(const torch::Tensor& image)
         std::ostringstream message;
         message << "the image must be (batch, " << options_.in_channels << ", height, width) with multiples of " << multiple << ", and has the shape "
                 << image.sizes() << ".";
-        OptionChecks("UNet").refuse(message.str());
+        OptionChecks("UNet2d").refuse(message.str());
     }
     std::vector<torch::Tensor> levels;
     auto x = image;

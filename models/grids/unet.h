@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
 
@@ -9,6 +10,10 @@
 
 namespace meshard {
 
+template <class Options>
+class OptionTable;
+
+/// Constructor arguments of a U-Net of images. What each means and may be: `unet_option_table`.
 struct UNetOptions {
     std::int64_t in_channels = 0;    ///< must be set
     std::int64_t out_channels = 0;   ///< must be set
@@ -20,6 +25,10 @@ struct UNetOptions {
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
+
+/// The declaration of all of them.
+const OptionTable<UNetOptions>& unet_option_table();
+UNetOptions unet_options(const nlohmann::json& arguments);
 
 /// A U-Net (Ronneberger, Fischer, Brox 2015) from image to image: two convolutions on each of `depth` + 1 grids, from fine to coarse and back. On the way back
 /// the features that a grid had on the way down are concatenated (skip connections). Images may be cut along their height or width; convolutions exchange

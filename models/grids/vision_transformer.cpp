@@ -2,7 +2,7 @@
 #include "models/grids/vision_transformer.h"
 
 #include "models/layers/mlp.h"
-#include "models/layers/option_checks.h"
+#include "models/layers/option_table.h"
 
 #include <torch/torch.h>
 
@@ -15,18 +15,33 @@ constexpr double kPositionStd = 0.02;
 
 }  // namespace
 
+const OptionTable<VisionTransformerOptions>& vision_transformer_option_table()
+{
+    using O = VisionTransformerOptions;
+    static const OptionTable<O> table("VisionTransformer", {
+                                                               {"in_channels", &O::in_channels, "channels of the image", {.least = 1}},
+                                                               {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
+                                                               {"height", &O::height, "rows of the image", {.least = 1}},
+                                                               {"width", &O::width, "columns of the image", {.least = 1}},
+                                                               {"patch_size", &O::patch_size, "rows and columns that become one token", {.least = 1}},
+                                                               {"n_layers", &O::n_layers, "blocks", {.least = 1}},
+                                                               {"n_hidden", &O::n_hidden, "channels", {.least = 1}},
+                                                               {"n_head", &O::n_head, "attention heads; divides n_hidden", {.least = 1}},
+                                                               {"mlp_ratio", &O::mlp_ratio, "width of the blocks' MLPs divided by n_hidden", {.least = 1}},
+                                                               {"act", &O::act, "activation of the MLPs"},
+                                                           });
+    return table;
+}
+
+VisionTransformerOptions vision_transformer_options(const nlohmann::json& arguments)
+{
+    return vision_transformer_option_table().read(arguments);
+}
+
 void VisionTransformerOptions::validate() const
 {
+    vision_transformer_option_table().check(*this);
     const OptionChecks checks("VisionTransformer");
-    checks.at_least(1, {{"in_channels", in_channels},
-                        {"out_channels", out_channels},
-                        {"height", height},
-                        {"width", width},
-                        {"patch_size", patch_size},
-                        {"n_layers", n_layers},
-                        {"n_hidden", n_hidden},
-                        {"n_head", n_head},
-                        {"mlp_ratio", mlp_ratio}});
     checks.multiple("height", height, "patch_size", patch_size);
     checks.multiple("width", width, "patch_size", patch_size);
     checks.multiple("n_hidden", n_hidden, "n_head", n_head);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
@@ -12,6 +13,10 @@
 
 namespace meshard {
 
+template <class Options>
+class OptionTable;
+
+/// Constructor arguments of a vision transformer. What each means and may be: `vision_transformer_option_table`.
 struct VisionTransformerOptions {
     std::int64_t in_channels = 0;   ///< must be set
     std::int64_t out_channels = 0;  ///< must be set
@@ -27,6 +32,10 @@ struct VisionTransformerOptions {
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
+
+/// The declaration of all of them.
+const OptionTable<VisionTransformerOptions>& vision_transformer_option_table();
+VisionTransformerOptions vision_transformer_options(const nlohmann::json& arguments);
 
 /// One layer of a transformer: attention of all tokens to each other, and an MLP, each behind a layer norm and added to its input.
 class AttentionLayerImpl : public torch::nn::Module {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/library_models.h"
 
+#include "models/diffusion/dit.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
 #include "models/grids/figconv_unet.h"
 #include "models/grids/fno.h"
+#include "models/grids/unet.h"
 #include "models/grids/unet_3d.h"
+#include "models/grids/vision_transformer.h"
 #include "models/layers/option_table.h"
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
@@ -15,6 +18,9 @@
 #include "partition/error.h"
 
 #include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
 
 namespace meshard {
 namespace {
@@ -182,6 +188,11 @@ ModelEntry mesh_graph_net_entry()
             .make = make_mesh_graph_net};
 }
 
+Json channels_of_grids(const GridWidths& widths)
+{
+    return {{"in_channels", widths.in_channels}, {"out_channels", widths.out_channels}};
+}
+
 ModelEntry unet_entry()
 {
     const auto& table = unet_3d_option_table();
@@ -196,7 +207,49 @@ ModelEntry unet_entry()
             .make_of_grids = [](const Json& arguments) -> MadeGridModel {
                 UNet3d model(unet_3d_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& volume) mutable { return model->forward(volume); }};
-            }};
+            },
+            .grid_widths = channels_of_grids,
+            .directions = {3},
+            .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1; }};
+}
+
+ModelEntry unet_2d_entry()
+{
+    const auto& table = unet_option_table();
+    return {.name = "unet2d",
+            .class_name = "UNet2d",
+            .defaults = table.defaults(),
+            .options = table.infos(),
+            .check = [](const Json& arguments) { unet_options(arguments).validate(); },
+            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+                UNet model(unet_options(arguments));
+                return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
+            },
+            .grid_widths = channels_of_grids,
+            .directions = {2},
+            .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16); }};
+}
+
+ModelEntry vision_transformer_entry()
+{
+    const auto& table = vision_transformer_option_table();
+    return {.name = "vit",
+            .class_name = "VisionTransformer",
+            .defaults = table.defaults(),
+            .options = table.infos(),
+            .check = [](const Json& arguments) { vision_transformer_options(arguments).validate(); },
+            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+                VisionTransformer model(vision_transformer_options(arguments));
+                return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
+            },
+            .grid_widths = [](const GridWidths& widths) -> Json {
+                auto arguments = channels_of_grids(widths);
+                arguments["height"] = widths.extents.at(0);
+                arguments["width"] = widths.extents.at(1);
+                return arguments;
+            },
+            .directions = {2},
+            .rows_together = [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); }};
 }
 
 ModelEntry fno_entry()
@@ -211,7 +264,38 @@ ModelEntry fno_entry()
                 Fno model(fno_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
             },
+            .grid_widths = [](const GridWidths& widths) -> Json {
+                auto arguments = channels_of_grids(widths);
+                arguments["dimension"] = widths.extents.size();
+                return arguments;
+            },
+            .directions = {2, 3},
+            .per_direction = {"num_fno_modes", "padding"},
             .spelled_out = with_modes_of_each_direction};
+}
+
+ModelEntry dit_entry()
+{
+    return {.name = "dit",
+            .class_name = "DiT",
+            .defaults = to_json(DitOptions()),
+            .check = [](const Json& arguments) { dit_options(arguments).validate(); },
+            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+                Dit model(dit_options(arguments));
+                return {model.ptr(), [model](const at::Tensor& image) mutable {
+                            const auto batch = image.size(0), numbers = model->options().condition_dim;
+                            const auto options = torch::TensorOptions(image.device());
+                            return model->forward(image, torch::zeros({batch}, options), numbers > 0 ? torch::zeros({batch, numbers}, options) : at::Tensor());
+                        }};
+            },
+            .grid_widths = [](const GridWidths& widths) -> Json {
+                auto arguments = channels_of_grids(widths);
+                arguments["input_size"] = widths.extents;
+                return arguments;
+            },
+            .directions = {2},
+            .rows_together = [](const Json& arguments) { return dit_options(arguments).patch()[0]; },
+            .is_denoiser = true};
 }
 
 ModelEntry figconv_unet_entry()
@@ -255,7 +339,8 @@ ModelEntry figconv_unet_entry()
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), figconv_unet_entry(), domino_entry(), unet_entry(), fno_entry()};
+    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), figconv_unet_entry(), domino_entry(), unet_entry(), unet_2d_entry(), vision_transformer_entry(),
+            fno_entry(), dit_entry()};
 }
 
 }  // namespace meshard

@@ -29,6 +29,8 @@ struct PointInputs {
     at::Tensor constants;  ///< (B, G): inputs that are the same for all points of a case; undefined if there are none
     at::Tensor time;       ///< (B): undefined if there is none
     std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that take one (`ModelEntry::takes_body`)
+    /// Numbers of rows of the regular grid that the points make up, slowest direction first: their product is N, and points are in its order. Empty: no grid.
+    std::vector<std::int64_t> grid = {};
 };
 
 /// Fields of a case's two parts: undefined for the part that was not asked for.
@@ -46,13 +48,20 @@ struct PointWidths {
     std::int64_t volume_out_dim = 0;  ///< channels in the volume, of cases with both parts: the others are then those of the surface
 };
 
+/// What data on regular grids say of the model that is to learn them.
+struct GridWidths {
+    std::int64_t in_channels = 0;
+    std::int64_t out_channels = 0;
+    std::vector<std::int64_t> extents;  ///< numbers of rows, slowest direction first
+};
+
 /// A model as programs see it, whatever its architecture: of points or of grids.
 struct Model {
     std::string class_name;    ///< as in checkpoints, e.g. `GeoTransolver`
     nlohmann::json arguments;  ///< of its constructor, all of them
     std::shared_ptr<torch::nn::Module> module;
     std::function<at::Tensor(const PointInputs&)> forward;      ///< of points, to (B, N, out_dim)
-    std::function<at::Tensor(const at::Tensor&)> forward_grid;  ///< of grids, (B, channels, extents) to (B, channels, extents)
+    std::function<at::Tensor(const at::Tensor&)> forward_grid;  ///< of grids, (B, channels, extents) to (B, channels, extents); of a denoiser at the level 0
     /// Of surface and volume, of which one may be null; empty for other models. `forward` is then of a model with one part only.
     std::function<PartFields(const PointInputs* surface, const PointInputs* volume)> forward_parts = {};
 };
@@ -95,8 +104,18 @@ struct ModelEntry {
     /// The same of a model that takes a body, and points of the surface, of the volume, or of both; `make` is then empty.
     std::function<MadePartModel(const nlohmann::json& arguments)> make_of_parts = {};
 
+    /// Of a model of grids: the arguments that follow from the data.
+    std::function<nlohmann::json(const GridWidths&)> grid_widths = {};
+    std::vector<std::int64_t> directions = {};     ///< how many a grid may have, e.g. 2 and 3
+    std::vector<std::string> per_direction = {};   ///< arguments with a number for each direction, for which one number may stand
+
+    /// Rows of a grid that a cut at their multiples leaves together, so that ranks need not exchange parts of them; empty: a cut may be anywhere.
+    std::function<std::int64_t(const nlohmann::json& arguments)> rows_together = {};
+
     /// Writes arguments that may be given in several ways in the one of `defaults`; may be empty.
     std::function<nlohmann::json(nlohmann::json arguments)> spelled_out = {};
+
+    bool is_denoiser = false;  ///< of grids with noise, whose level it is told: `meshard train` does not take it
 
     bool is_of_grids() const { return make_of_grids != nullptr; }
     bool takes_body() const { return make_of_parts != nullptr; }
@@ -121,7 +140,7 @@ const std::vector<ModelEntry>& registered_models();
 /// @throws InvalidInput that lists the names and the nearest one.
 const ModelEntry& find_model(std::string_view name);
 
-/// Finds a model of points. @throws InvalidInput as `find_model`, and for a model of grids, which `train` and `predict` cannot give inputs
+/// Finds a model of points. @throws InvalidInput as `find_model`, and for a model of grids
 const ModelEntry& find_point_model(std::string_view name);
 
 /// All arguments: those given, and the defaults of those that are absent, or null and not `nullable`.

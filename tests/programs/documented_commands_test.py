@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 from runner import PROGRAM, SOURCE, Case
-from samples import copy_sample, put_training, sample, write_image, write_tensor
+from samples import copy_sample, put_flow, put_training, sample, write_image, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
 VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "prepare", "train", "predict", "generate", "evaluate", "report", "sweep", "forces", "render", "probe", "bench")
@@ -49,6 +49,14 @@ def _put_probe(folder, word):
     shutil.copy(SOURCE / "tests/data/programs/unet.pt", folder / word)
 
 
+def _put_flow(folder, word):
+    """A configuration of grids and its cases, or a run of it."""
+    if not (folder / "flows").exists():
+        put_flow(folder)
+    if word == "runs/flow":
+        subprocess.run([PROGRAM, "train", "flow.yaml"], cwd=folder, check=True, capture_output=True)
+
+
 # What a command reads, by the name that pages give it.
 INPUTS = {
     "car.vtp": _put("body.vtp"), "boundary_001.vtp": _put("body.vtp"), "my_car.stl": _put("body.stl"), "new.stl": _put("body.stl"), "car.stl": _put("body.stl"),
@@ -60,6 +68,7 @@ INPUTS = {
     "GeoTransolver.mdlus": _put("geo.mdlus"), "GeoTransolver.0.501.mdlus": _put("geo.mdlus"),
     "my_car.vtp": _put("predicted.vtp"), "weather.vti": lambda folder, word: write_image(folder / word),
     "StormScope.mdlus": lambda folder, word: shutil.copy(SOURCE / "tests/data/fixtures/checkpoints/stormscope_a/model.mdlus", folder / word),
+    "flow.yaml": _put_flow, "runs/flow": _put_flow, "flows/flow_1.vti": _put_flow,
     "unet.pt": _put_probe, "model.pt": _put_probe, "x.safetensors": lambda folder, word: write_tensor(folder / word, "input", [2, 3, 16, 16]),
 }
 # What a command writes: it must be there afterwards. A word that follows one of these options is an output too, and so is the last word of `convert`.

@@ -76,6 +76,43 @@ def write_image(path, columns=16, rows=12):
                     f'<Piece Extent="{extent}"><PointData>{arrays}</PointData></Piece></ImageData></VTKFile>\n')
 
 
+FLOW = """run_id: flow
+data:
+  root: flows
+  grid: flow_*.vti
+  arrays: [permeability, inflow]
+  fields:
+    pressure: {from: p}
+    velocity: {from: U, kind: vector}
+  split: {train: 0.5, val: 0.25, test: 0.25}
+model: {name: vit, patch_size: 4, n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 1}
+training: {num_epochs: 2}
+"""
+
+
+def write_flow(path, number, shape=(8, 24), where="CellData", change=lambda arrays: arrays):
+    """Image data of as many cells (or points) along x, y and, if there are three, z: a permeability, an inflow, and the pressure and velocity that come of them, all
+    made up. `change` may alter the arrays, {name: (components, numbers)}."""
+    counts = [*shape, 1][:3]
+    places = [(i / counts[0], j / counts[1], k / counts[2]) for k in range(counts[2]) for j in range(counts[1]) for i in range(counts[0])]
+    permeability = [3 + math.sin(6.3 * (x + 0.1 * number)) * math.cos(6.3 * y) + z for x, y, z in places]
+    arrays = {"permeability": (1, permeability), "inflow": (1, [0.2 * number + y for _, y, _ in places]),
+              "p": (1, [100 + 8 * value * value - number * x for value, (x, _, _) in zip(permeability, places)]),
+              "U": (2, [part for value, (x, _, _) in zip(permeability, places) for part in (0.1 * value, x * value)])}
+    body = "".join(data_array(name, "Float32", components, values) for name, (components, values) in change(arrays).items())
+    extent = " ".join(f"0 {count if where == 'CellData' and count > 1 else count - 1}" for count in counts)
+    path.write_text(f'<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian"><ImageData WholeExtent="{extent}" Origin="0 0 0" Spacing="1 1 1">'
+                    f'<Piece Extent="{extent}"><{where}>{body}</{where}></Piece></ImageData></VTKFile>\n')
+
+
+def put_flow(folder, shape=(8, 24), where="CellData", num_cases=4):
+    """A configuration `flow.yaml` of a model of grids, with its `flows` beside it."""
+    (folder / "flows").mkdir()
+    for number in range(num_cases):
+        write_flow(folder / f"flows/flow_{number}.vti", number, shape, where)
+    (folder / "flow.yaml").write_text(FLOW)
+
+
 def write_box(path, n=8):
     """The unit cube as n n n hexahedra with a cell field `p`."""
     def at(i, j, k):

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`meshard train`, `predict` and `evaluate` on regular grids: image data and models of grids, the same on any number of ranks and after a stop."""
+import json
+import math
+import xml.etree.ElementTree
+
+from generation_test import fields_of
+from runner import SOURCE, Case
+from samples import FLOW, put_flow, write_flow
+from training_modes_test import arrays_of
+
+MODELS = {
+    "vit": ((8, 24), ("model.name=vit",)),
+    "unet2d": ((8, 24), ("model.name=unet2d", "model.num_channels=8", "model.depth=2", "model.num_groups=2")),
+    "fno2d": ((8, 24), ("model.name=fno", "model.latent_channels=8", "model.num_fno_layers=2", "model.num_fno_modes=3", "model.padding=2")),
+    "fno3d": ((6, 5, 10), ("model.name=fno", "model.latent_channels=8", "model.num_fno_layers=2", "model.num_fno_modes=[3, 2, 2]", "model.padding=1")),
+    "unet": ((4, 8, 12), ("model.name=unet", "model.model_depth=2", "model.num_conv_blocks=1", "model.feature_map_channels=[8, 16]")),
+    "gates": ((4, 8, 12), ("model.name=unet", "model.model_depth=2", "model.num_conv_blocks=1", "model.feature_map_channels=[8, 16]", "model.use_attn_gate=true",
+                           "model.attn_decoder_feature_maps=[16]", "model.attn_feature_map_channels=[8]", "model.attn_intermediate_channels=4"))}
+
+
+class Grids(Case):
+    timeout = 300
+
+    def train(self, run, num_ranks, *words, **options):
+        result = self.meshard("train", "flow.yaml", f"run_id={run}", "--nproc", num_ranks, *words, **options)
+        self.assert_good(result)
+        return result
+
+    def lines(self, run):
+        return [json.loads(line) for line in (self.folder / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+
+    def numbers(self, run):
+        """Losses of the steps, and losses and errors of validations and test."""
+        found = []
+        for line in self.lines(run):
+            if line["phase"] == "train_step":
+                found.append(line["loss"])
+            elif line["phase"] in ("val", "test"):
+                found += [line["loss"], *(one["rel_l2"] for one in line["metrics"].values())]
+        return found
+
+    def assert_near(self, found, expected, tolerance):
+        for one, other in zip(found, expected, strict=True):
+            self.assertAlmostEqual(one, other, delta=tolerance * abs(other))
+
+
+class GridTraining(Grids):
+    def assert_same_on_ranks(self, name):
+        shape, words = MODELS[name]
+        put_flow(self.folder, shape)
+        for num_ranks in (1, 2, 3):
+            self.train(str(num_ranks), num_ranks, *words)
+        expected = self.numbers("1")
+        self.assertEqual(len(expected), 2 * 2 + 2 * 3 + 3)
+        self.assertTrue(all(math.isfinite(number) and number > 0 for number in expected))
+        for num_ranks in (2, 3):
+            self.assert_near(self.numbers(str(num_ranks)), expected, 1e-4)
+        self.assertEqual({line["shards_per_case"] for line in self.lines("3") if line["phase"] == "dataset"}, {3})
+
+    def test_of_a_vision_transformer_is_the_same_on_ranks(self):
+        self.assert_same_on_ranks("vit")
+
+    def test_of_a_unet_of_images_is_the_same_on_ranks(self):
+        self.assert_same_on_ranks("unet2d")
+
+    def test_of_an_fno_of_images_is_the_same_on_ranks(self):
+        self.assert_same_on_ranks("fno2d")
+
+    def test_of_an_fno_of_volumes_is_the_same_on_ranks(self):
+        self.assert_same_on_ranks("fno3d")
+
+    def test_of_a_unet_of_volumes_is_the_same_on_ranks(self):
+        self.assert_same_on_ranks("unet")
+
+    def test_of_a_unet_with_gates_is_the_same_on_ranks(self):
+        self.assert_same_on_ranks("gates")
+
+    def test_learns(self):
+        put_flow(self.folder)
+        self.train("long", 1, "training.num_epochs=60", "training.optimizer.lr=0.01")
+        losses = [line["loss"] for line in self.lines("long") if line["phase"] == "train_step"]
+        self.assertLess(losses[-1], 0.3 * losses[0])
+
+    def test_goes_on_with_the_same_bits(self):
+        put_flow(self.folder)
+        self.train("whole", 2)
+        self.train("parts", 2, "training.max_steps=1")
+        self.assert_good(self.meshard("train", "--resume", "runs/parts", "--nproc", 2, "training.max_steps=0"))
+        whole, parts = (arrays_of(self.folder / f"runs/{run}/checkpoints/last.safetensors") for run in ("whole", "parts"))
+        self.assertEqual(parts, whole)
+        self.assertIn("norm.input_mean", whole)
+        self.assertEqual(self.numbers("parts")[-3:], self.numbers("whole")[-3:])
+
+    def test_spreads_cases_and_parameters(self):
+        put_flow(self.folder)
+        self.train("one", 1, "training.accumulate=2")
+        self.train("groups", 2, "parallel.data=2")
+        self.train("cut", 2, "parallel.parameters=sharded", "training.accumulate=2")
+        for run in ("groups", "cut"):
+            self.assert_near(self.numbers(run), self.numbers("one"), 1e-4)
+
+    def test_tells_columns_of_the_table(self):
+        put_flow(self.folder)
+        (self.folder / "flows/cases.csv").write_text("id,speed\n" + "".join(f"{number},{2 + number}\n" for number in range(4)))
+        self.train("told", 2, "data.cases=[cases.csv]", "data.constants=[speed]")
+        description = json.loads((self.folder / "runs/told/checkpoints/last.json").read_text())
+        self.assertEqual(description["model"]["in_channels"], 3)
+        self.assert_fails(self.meshard("predict", "runs/told", "flows/flow_1.vti", "-o", "out.vti"), 2, "told 'speed'", "--set speed=")
+        self.assert_good(self.meshard("predict", "runs/told", "flows/flow_1.vti", "-o", "out.vti", "--set", "speed=3"))
+
+
+class GridPrediction(Grids):
+    def setUp(self):
+        super().setUp()
+        put_flow(self.folder)
+        self.train("flow", 1)
+
+    def test_writes_image_data_and_is_the_same_on_ranks(self):
+        for num_ranks in (1, 2, 3):
+            self.assert_good(self.meshard("predict", "runs/flow", "flows/flow_1.vti", "-o", f"out_{num_ranks}.vti", "--nproc", num_ranks))
+        one = fields_of(self.folder / "out_1.vti")
+        self.assertEqual(sorted(one), ["U", "inflow", "p", "permeability", "pressure", "velocity"])
+        self.assertEqual((len(one["pressure"]), len(one["velocity"])), (8 * 24, 2 * 8 * 24))
+        for num_ranks in (2, 3):
+            for name, numbers in fields_of(self.folder / f"out_{num_ranks}.vti").items():
+                largest = max(map(abs, one[name]))
+                self.assertLess(max(abs(x - y) for x, y in zip(numbers, one[name], strict=True)), 1e-5 * largest, name)
+        extent = xml.etree.ElementTree.fromstring((self.folder / "out_1.vti").read_bytes().split(b"<AppendedData")[0] + b"</VTKFile>").find("ImageData")
+        self.assertEqual(extent.get("WholeExtent"), "0 8 0 24 0 0")
+
+    def test_has_the_errors_that_evaluation_finds(self):
+        self.assert_good(self.meshard("evaluate", "runs/flow", "all", "-o", "errors", "--nproc", 2))
+        cases = {case["id"]: case for case in json.loads((self.folder / "errors/evaluation.json").read_text())["cases"]}
+        self.assertEqual(len(cases), 4)
+        self.assert_good(self.meshard("predict", "runs/flow", "flows/flow_2.vti", "-o", "out.vti"))
+        fields = fields_of(self.folder / "out.vti")
+        error = math.sqrt(sum((x - y) ** 2 for x, y in zip(fields["pressure"], fields["p"])) / sum(y * y for y in fields["p"]))
+        self.assertAlmostEqual(cases["2"]["fields"]["pressure"]["rel_l2"], error, delta=1e-5 * error)
+        self.assertNotIn("cd", cases["2"])
+
+    def test_gives_mean_and_spread_of_several_runs(self):
+        self.train("other", 1, "seed=1", "data.split.train=[0, 1]", "data.split.val=[2]", "data.split.test=[3]")
+        self.assert_good(self.meshard("predict", "runs/flow", "runs/other", "flows/flow_0.vti", "-o", "out.vti"))
+        self.assertIn("pressure_spread", fields_of(self.folder / "out.vti"))
+
+    def test_names_what_is_wrong_and_writes_nothing(self):
+        write_flow(self.folder / "small.vti", 0, (8, 20))
+        write_flow(self.folder / "bare.vti", 0, change=lambda arrays: {name: array for name, array in arrays.items() if name != "inflow"})
+        write_flow(self.folder / "points.vti", 0, where="PointData")
+        before = self.names()
+        for words, code, *texts in (
+                (("small.vti", "-o", "out.vti"), 3, "small.vti, a grid of 8 x 20", "(batch, 2, 24, 8)"),
+                (("bare.vti", "-o", "out.vti"), 3, "bare.vti", "no cell field 'inflow'"),
+                (("points.vti", "-o", "out.vti"), 3, "has 'permeability' at its points", "data.association=point"),
+                (("flow.yaml", "-o", "out.vti"), 2, "no image data"),
+                (("flows/flow_0.vti", "-o", "out.vtu"), 2, "must end in .vti"),
+                (("flows/flow_0.vti", "-o", "out.vti", "--forces"), 2, "--forces", "no surface")):
+            with self.subTest(texts[0]):
+                self.assert_fails(self.meshard("predict", "runs/flow", *words), code, *texts)
+        self.assertEqual(self.names(), before)
+
+
+class GridData(Grids):
+    def refuse(self, code, texts, *words, **options):
+        self.assert_fails(self.meshard("train", "flow.yaml", *words), code, *texts)
+
+    def test_that_is_wrong_is_named_before_the_first_step(self):
+        put_flow(self.folder)
+        flows = self.folder / "flows"
+
+        def change(name):
+            def changed(arrays):
+                arrays[name][1][8 * 3 + 5] = math.nan
+                return arrays
+            return changed
+
+        write_flow(flows / "nan_0.vti", 0, change=change("p"))
+        write_flow(flows / "bare_0.vti", 0, change=lambda arrays: {"p": arrays["p"], "U": arrays["U"]})
+        write_flow(flows / "deep_0.vti", 0, (8, 24, 3))
+        write_flow(flows / "odd_0.vti", 0, (8, 18))
+        write_flow(flows / "line_0.vti", 0, (8, 1))
+        (flows / "mesh_0.vti").write_text('<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian"><PolyData/></VTKFile>\n')
+        write_flow(flows / "mixed_0.vti", 0)
+        write_flow(flows / "mixed_1.vti", 1, (8, 28))
+        train = ("~data.split", "data.split.train=1.0")
+        for name, *texts in (("nan", "case 0", "nan_0.vti", "'p' is not finite at 1 cells", "(5, 3, 0)"),
+                             ("bare", "bare_0.vti", "no cell field 'permeability'"),
+                             ("deep", "deep_0.vti", "3 directions", "vit takes 2"),
+                             ("odd", "odd_0.vti", "multiple of patch_size"),
+                             ("line", "line_0.vti", "in a line"),
+                             ("mesh", "mesh_0.vti", "image data (.vti) are expected"),
+                             ("mixed", "case 1", "8 x 28 cells", "8 x 24 cells")):
+            with self.subTest(name):
+                self.refuse(3, texts, *train, f"data.grid={name}_*.vti")
+        with self.subTest("unet"):
+            self.refuse(3, ("case 0, a grid of 8 x 18", "multiples of 4"), *train, "~model", "data.grid=odd_*.vti", "model.name=unet2d", "model.depth=2", "model.num_channels=8")
+        for run in (self.folder / "runs").glob("*"):
+            self.assertFalse((run / "checkpoints").exists())
+
+    def test_takes_no_settings_of_points(self):
+        put_flow(self.folder)
+        for words, *texts in ((("data.surface=a_*.vtp",), "data.surface does not go with data.grid"),
+                              (("data.forces.area=2",), "data.forces.area", "no surface on which forces act"),
+                              (("training.force_weights=[1, 1]",), "training.force_weights", "no surface"),
+                              (("data.sampling_resolution=10",), "data.sampling_resolution"),
+                              (("data.inputs=[points]",), "data.inputs", "data.arrays"),
+                              (("training.augment.mirror=y",), "training.augment.mirror"),
+                              (("training.exact=true",), "training.exact"),
+                              (("model.name=transolver",), "a model of points", "vit"),
+                              (("~data.arrays",), "data.arrays must name"),
+                              (("model.height=12",), "model.height is 12")):
+            with self.subTest(texts[0]):
+                self.refuse(3 if words[0] == "model.height=12" else 2, texts, *words)
+        self.assert_fails(self.meshard("prepare", "flow.yaml"), 2, "data.grid", "nothing is cut or stored")
+        self.assertFalse((self.folder / "runs/flow/checkpoints").exists())
+
+    def test_is_described_as_the_page_shows(self):
+        self.assertIn(f"```yaml\n{FLOW}```", (SOURCE / "docs/grids.md").read_text())
+
+    def test_at_points_trains_too(self):
+        put_flow(self.folder, where="PointData")
+        self.train("points", 2, "data.association=point")
+        self.assert_good(self.meshard("predict", "runs/points", "flows/flow_1.vti", "-o", "out.vti"))
+        self.assertEqual(len(fields_of(self.folder / "out.vti")["pressure"]), 8 * 24)
