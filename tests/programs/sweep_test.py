@@ -98,6 +98,11 @@ class Sweep(Case):
         self.assertIn("all validation cases together", result.out)
         self.assertRegex(result.out, r"Cd, mean of runs +3 ")
 
+    def test_takes_another_split_than_that_of_the_file(self):
+        self.sweep("-o", "swept", "--folds", 2, "~data.split", "data.split.train=1", "training.num_epochs=1")
+        judged = [case for run in self.numbers()["runs"] for case in run["val_cases"]]
+        self.assertEqual(sorted(judged), ["1", "2", "3", "4"])   # the test case of the file, too
+
     def test_goes_on_after_an_interruption_and_after_its_budget(self):
         words = ("-o", "swept", "--folds", 2, "training.num_epochs=400")
         process = self.start_meshard("sweep", "car.yaml", *words)
