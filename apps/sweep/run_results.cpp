@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/sweep/run_results.h"
 
+#include "apps/evaluation/field_metrics.h"
 #include "apps/program/text_table.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -36,17 +38,54 @@ MeanAndSpread mean_and_spread(const std::vector<double>& values)
 struct PlaceInGrid {
     std::string point;
     std::vector<double> errors, drag_errors, seconds;
+    std::vector<HeldOutCase> cases;  ///< of all runs, one after the other
 };
+
+/// Predictions and truths of a coefficient, a row a case and run.
+struct CoefficientRows {
+    std::vector<double> predicted, truth;
+};
+
+CoefficientRows rows_of_each_run(const PlaceInGrid& place, const std::string& coefficient)
+{
+    CoefficientRows rows;
+    for (const auto& one : place.cases) {
+        const auto found = one.coefficients.find(coefficient);
+        if (found == one.coefficients.end()) continue;
+        rows.predicted.push_back(found->second.predicted);
+        rows.truth.push_back(found->second.truth);
+    }
+    return rows;
+}
+
+/// A row a case: the mean of the runs that judged it.
+CoefficientRows rows_of_mean(const PlaceInGrid& place, const std::string& coefficient)
+{
+    std::map<std::string, std::vector<JudgedCoefficient>> by_case;
+    for (const auto& one : place.cases) {
+        const auto found = one.coefficients.find(coefficient);
+        if (found != one.coefficients.end()) by_case[one.id].push_back(found->second);
+    }
+    CoefficientRows rows;
+    for (const auto& [id, judged] : by_case) {
+        double sum = 0;
+        for (const auto& one : judged) sum += one.predicted;
+        rows.predicted.push_back(sum / static_cast<double>(judged.size()));
+        rows.truth.push_back(judged.front().truth);
+    }
+    return rows;
+}
 
 std::vector<PlaceInGrid> places_in_grid(std::span<const SweptRun> runs)
 {
     std::vector<PlaceInGrid> places;
     for (const auto& [run, result, state] : runs) {
         auto place = std::ranges::find(places, run.point, &PlaceInGrid::point);
-        if (place == places.end()) place = places.insert(places.end(), {run.point, {}, {}, {}});
+        if (place == places.end()) place = places.insert(places.end(), {run.point, {}, {}, {}, {}});
         if (!result) continue;
         place->errors.push_back(result->error);
         place->seconds.push_back(result->seconds);
+        place->cases.insert(place->cases.end(), result->cases.begin(), result->cases.end());
         if (result->drag_error) place->drag_errors.push_back(*result->drag_error);
     }
     std::ranges::stable_sort(places, {}, [](const auto& place) { return place.errors.empty() ? INFINITY : mean_and_spread(place.errors).mean; });
@@ -68,6 +107,53 @@ std::string with_spread(const std::vector<double>& values)
     else
         std::snprintf(text, sizeof text, "%.4g", found.mean);
     return text;
+}
+
+/// Entries of a line of a table that this program wrote: quotes within a text are doubled.
+std::vector<std::string> csv_entries(const std::string& line)
+{
+    std::vector<std::string> entries(1);
+    bool is_quoted = false;
+    for (const char c : line) {
+        if (c == '"') {
+            is_quoted = !is_quoted;
+            if (is_quoted && !entries.back().empty()) entries.back() += c;  // the second of two
+        } else if (c == ',' && !is_quoted) {
+            entries.emplace_back();
+        } else {
+            entries.back() += c;
+        }
+    }
+    return entries;
+}
+
+std::vector<HeldOutCase> cases_in(const std::filesystem::path& table)
+{
+    std::ifstream stream(table);
+    std::string line;
+    std::getline(stream, line);
+    const auto columns = csv_entries(line);
+    std::vector<HeldOutCase> cases;
+    while (std::getline(stream, line)) {
+        const auto entries = csv_entries(line);
+        const auto number = [&](const std::string& column) -> std::optional<double> {
+            const auto at = static_cast<std::size_t>(std::ranges::find(columns, column) - columns.begin());
+            if (at >= columns.size() || at >= entries.size()) return std::nullopt;
+            char* end = nullptr;
+            const double value = std::strtod(entries[at].c_str(), &end);
+            return end != entries[at].c_str() && std::isfinite(value) ? std::optional(value) : std::nullopt;
+        };
+        HeldOutCase one{.id = entries.front(), .coefficients = {}};
+        for (const std::string name : {"cd", "cl"}) {
+            const auto predicted = number(name + ".predicted");
+            auto truth = number(name + ".table");
+            if (!truth) truth = number(name + ".true");
+            if (predicted && truth) one.coefficients[name] = {*predicted, *truth};
+        }
+        cases.push_back(std::move(one));
+    }
+    std::ranges::sort(cases, {}, &HeldOutCase::id);
+    return cases;
 }
 
 }  // namespace
@@ -100,7 +186,9 @@ std::optional<RunResult> result_of(const std::filesystem::path& run)
         }
         is_judged = true;
     }
-    return has_ended && is_judged ? std::optional(result) : std::nullopt;
+    if (!has_ended || !is_judged) return std::nullopt;
+    result.cases = cases_in(run / "val_cases.csv");
+    return result;
 }
 
 SweepJson sweep_json(std::span<const SweptRun> runs)
@@ -115,6 +203,12 @@ SweepJson sweep_json(std::span<const SweptRun> runs)
             one["cd_mae"] = or_null(result->drag_error);
             one["loss"] = or_null(result->loss);
             one["seconds_in_steps"] = result->seconds;
+            one["cases"] = SweepJson::array();
+            for (const auto& judged : result->cases) {
+                SweepJson entry{{"id", judged.id}};
+                for (const auto& [name, coefficient] : judged.coefficients) entry[name] = {{"predicted", coefficient.predicted}, {"true", coefficient.truth}};
+                one["cases"].push_back(std::move(entry));
+            }
         }
         json["runs"].push_back(std::move(one));
     }
@@ -124,11 +218,23 @@ SweepJson sweep_json(std::span<const SweptRun> runs)
             const auto found = mean_and_spread(values);
             return {{"mean", or_null(found.mean)}, {"spread", or_null(found.spread)}};
         };
-        json["points"].push_back({{"point", place.point},
-                                  {"n", place.errors.size()},
-                                  {"rel_l2", entry(place.errors)},
-                                  {"cd_mae", entry(place.drag_errors)},
-                                  {"seconds_in_steps", entry(place.seconds)}});
+        SweepJson one{{"point", place.point},
+                      {"n", place.errors.size()},
+                      {"rel_l2", entry(place.errors)},
+                      {"cd_mae", entry(place.drag_errors)},
+                      {"seconds_in_steps", entry(place.seconds)}};
+        for (const char* name : {"cd", "cl"}) {
+            const auto figures = [](const CoefficientRows& rows) {
+                SweepJson all;
+                for (const auto& [metric, value] : coefficient_metrics(rows.predicted, rows.truth, {})) {
+                    if (metric != "guess_mae") all[metric] = or_null(value);
+                }
+                return all;
+            };
+            const auto rows = rows_of_each_run(place, name);
+            if (!rows.truth.empty()) one[name] = {{"each_run", figures(rows)}, {"mean_of_runs", figures(rows_of_mean(place, name))}};
+        }
+        json["points"].push_back(std::move(one));
     }
     return json;
 }
@@ -162,6 +268,31 @@ std::string sweep_text(std::span<const SweptRun> runs)
     }
     std::ostringstream text;
     text << table;
+
+    // Coefficients of all folds as one list: a fold of a few cases can rank nothing.
+    TextTable forces("llrrrrr");
+    forces.add_row({"settings", " ", "cases", "mae", "bias", "max", "spearman"});
+    bool has_forces = false;
+    for (const auto& place : places_in_grid(runs)) {
+        for (const std::string name : {"cd", "cl"}) {
+            const auto each = rows_of_each_run(place, name), mean = rows_of_mean(place, name);
+            if (each.truth.size() < 2) continue;
+            has_forces = true;
+            const auto add = [&](const std::string& what, const CoefficientRows& rows) {
+                const auto found = coefficient_metrics(rows.predicted, rows.truth, {});
+                const auto number = [&](const std::string& metric) {
+                    const auto value = std::ranges::find(found, metric, &Metrics::value_type::first)->second;
+                    return std::isfinite(value) ? number_text(value) : std::string("-");
+                };
+                forces.add_row({place.point.empty() ? "as configured" : place.point, " " + what, std::to_string(mean.truth.size()), number("mae"),
+                                number("bias"), number("max_abs"), number("spearman")});
+            };
+            const std::string label = name == "cd" ? "Cd" : "Cl";
+            add(label, each);
+            if (mean.truth.size() < each.truth.size()) add(label + ", mean of runs", mean);
+        }
+    }
+    if (has_forces) text << "\nall validation cases together, each predicted without having been seen\n" << forces;
     return text.str();
 }
 

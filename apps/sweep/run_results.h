@@ -6,12 +6,25 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace meshard {
+
+/// A coefficient of a validation case.
+struct JudgedCoefficient {
+    double predicted = 0;
+    double truth = 0;  ///< of the table, or where that has none the integral of the true fields
+};
+
+/// A case of a run's validation.
+struct HeldOutCase {
+    std::string id;
+    std::map<std::string, JudgedCoefficient> coefficients;  ///< `cd` and `cl`, where the run judges them
+};
 
 /// What a run of `train` has come to: the numbers of its last validation.
 struct RunResult {
@@ -20,9 +33,10 @@ struct RunResult {
     std::optional<double> drag_error;  ///< mae of Cd, by the table where it has one
     double loss = 0;                   ///< of the last epoch of training
     double seconds = 0;                ///< in steps
+    std::vector<HeldOutCase> cases;    ///< of the last validation, sorted by id
 };
 
-/// From metrics.jsonl of a run's folder; nothing if the run has not come to its end.
+/// From metrics.jsonl and val_cases.csv of a run's folder; nothing if the run has not come to its end.
 std::optional<RunResult> result_of(const std::filesystem::path& run);
 
 /// A run of the sweep and its state.
@@ -32,8 +46,10 @@ struct SweptRun {
     std::string state = "waiting";  ///< done, failed, stopped, waiting
 };
 
-/// All numbers: {format, version, runs: [{name, point, fold, seed, state, rel_l2, ...}], points: [{point, n, rel_l2: {mean, spread}, ...}]}. The spread is the
-/// standard deviation (of n - 1) over folds and seeds, null for one run.
+/// All numbers: {format, version, runs: [{name, point, fold, seed, state, rel_l2, ..., cases}], points: [{point, n, rel_l2: {mean, spread}, ..., cd, cl}]}. The
+/// spread is the standard deviation (of n - 1) over folds and seeds, null for one run. `cd` and `cl` of a place take the validation cases of all its runs as
+/// one list, each predicted by runs that have not seen it: `each_run` with a row a run, `mean_of_runs` with the mean of the runs that judged a case, such as
+/// those of other seeds.
 nlohmann::ordered_json sweep_json(std::span<const SweptRun> runs);
 
 /// A line a run.

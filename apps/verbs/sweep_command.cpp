@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 
 namespace meshard {
@@ -119,6 +120,12 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
     }
 }
 
+/// Whether a word of the command line sets or drops the split, which is a sweep's own in each of its runs.
+bool is_of_split(const std::string& word)
+{
+    return word.starts_with("data.split") || word.starts_with("~data.split");
+}
+
 /// Of `meshard train`, for a run that is new or goes on.
 /// @param minutes   after which it ends and can be gone on with; 0: any
 std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run, bool has_split, const std::filesystem::path& folder, double minutes)
@@ -132,7 +139,7 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
         words.insert(words.end(), {options.config, "--overwrite"});
         if (has_split) words.emplace_back("~data.split");
         for (const auto& word : options.overrides) {
-            if (!word.starts_with("data.split") && !word.starts_with("~data.split")) words.push_back(word);
+            if (!is_of_split(word)) words.push_back(word);
         }
         words.insert(words.end(), run.words.begin(), run.words.end());
         words.insert(words.end(), {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val), "seed=" + std::to_string(run.seed),
@@ -183,8 +190,10 @@ int sweep_command(std::span<const std::string> arguments)
             training_config(read_training_settings(options.config, words));
         }
     }
-    const bool has_split =
-        std::ranges::any_of(settings.all(), [](const auto& one) { return one.path.starts_with("data.split.") && one.source != "command line"; });
+    std::vector<std::string> without_split;  // words of the command line may replace the file's split, which each run has to drop all the same
+    std::ranges::copy_if(options.overrides, std::back_inserter(without_split), [](const auto& word) { return !is_of_split(word); });
+    const auto of_file = read_training_settings(options.config, without_split);
+    const bool has_split = std::ranges::any_of(of_file.all(), [](const auto& one) { return one.path.starts_with("data.split."); });
     const auto runs = sweep_runs(find_cases(config), options.grid, options.num_folds, options.num_seeds, config.seed);
     if (options.is_dry) {
         for (const auto& run : runs) {

@@ -226,7 +226,9 @@ def train(day, name, device, *settings, ranks=1, on_device=None, **variables):
 
 def training_settings(day, name):
     return [f"data.root={SOURCE / 'apps/sample'}", f"run_id={name}", f"output_dir={day.folder / 'runs'}", "training.num_epochs=2",
-            f"training.max_steps={steps_of(day)}", "training.scheduler.warmup_steps=2", "training.val_interval=2", *(SHORT_TRAINING if day.is_short else [])]
+            f"training.max_steps={steps_of(day)}", "training.scheduler.warmup_steps=2", "training.val_interval=2",
+            "data.sampling_resolution=0", "training.optimizer={name: adamw, lr: 3.0e-3}",   # all points; Muon multiplies in bfloat16 on GPUs
+            *(SHORT_TRAINING if day.is_short else [])]
 
 
 def losses(day, name):

@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`meshard sweep`: which cases its runs see, what it says of them, and how it goes on after an end."""
+import csv
 import json
 import signal
 import statistics
 
 from runner import Case
 from samples import put_training
+
+
+def ranked(a, b):
+    """Spearman's correlation of values without ties."""
+    def ranks(values):
+        return [sorted(values).index(value) for value in values]
+
+    return statistics.correlation(ranks(a), ranks(b))
 
 
 class Sweep(Case):
@@ -60,6 +69,39 @@ class Sweep(Case):
         self.assertEqual(more.out.count(": done"), 18)
         for name, count in steps.items():
             self.assertEqual(len(self.lines(name)), count, f"{name} was trained again")
+
+    def test_judges_drag_by_the_cases_of_all_folds_together(self):
+        words = ("data.reference.U_inf=[10, 0, 0]", "data.forces.area=0.4", "training.num_epochs=1")
+        result = self.sweep("-o", "swept", "--folds", 3, "--seeds", 2, *words)
+        numbers = self.numbers()
+        judged = []   # case, predicted, true
+        for run in numbers["runs"]:
+            with open(self.folder / "swept" / run["name"] / "val_cases.csv", newline="") as table:
+                rows = list(csv.DictReader(table))
+            self.assertEqual([row["id"] for row in rows], run["val_cases"])
+            judged += [(row["id"], float(row["cd.predicted"]), float(row["cd.true"])) for row in rows]
+            self.assertEqual([(case["id"], case["cd"]["predicted"], case["cd"]["true"]) for case in run["cases"]], judged[-len(rows):])
+        self.assertEqual(len(judged), 6)
+        errors = [predicted - true for _, predicted, true in judged]
+        drag = numbers["points"][0]["cd"]
+        self.assertEqual(drag["each_run"]["n"], 6)
+        self.assertAlmostEqual(drag["each_run"]["mae"], statistics.fmean(map(abs, errors)), 12)
+        self.assertAlmostEqual(drag["each_run"]["bias"], statistics.fmean(errors), 12)
+
+        cases = sorted({case for case, _, _ in judged})
+        mean = [statistics.fmean(predicted for case, predicted, _ in judged if case == wanted) for wanted in cases]
+        true = [next(truth for case, _, truth in judged if case == wanted) for wanted in cases]
+        of_mean = drag["mean_of_runs"]
+        self.assertEqual(of_mean["n"], 3)
+        self.assertAlmostEqual(of_mean["mae"], statistics.fmean(abs(a - b) for a, b in zip(mean, true)), 12)
+        self.assertAlmostEqual(of_mean["spearman"], ranked(mean, true), 12)
+        self.assertIn("all validation cases together", result.out)
+        self.assertRegex(result.out, r"Cd, mean of runs +3 ")
+
+    def test_takes_another_split_than_that_of_the_file(self):
+        self.sweep("-o", "swept", "--folds", 2, "~data.split", "data.split.train=1", "training.num_epochs=1")
+        judged = [case for run in self.numbers()["runs"] for case in run["val_cases"]]
+        self.assertEqual(sorted(judged), ["1", "2", "3", "4"])   # the test case of the file, too
 
     def test_goes_on_after_an_interruption_and_after_its_budget(self):
         words = ("-o", "swept", "--folds", 2, "training.num_epochs=400")

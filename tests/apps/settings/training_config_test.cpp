@@ -57,10 +57,10 @@ TEST_F(TrainingConfigTest, ChangesToAnotherModel)
     const auto sample = source_path("apps/sample/ahmed.yaml");
 
     for (const std::string name : {"meshgraphnet", "flare", "geotransolver"}) {
-        const std::vector<std::string> words{"~model", "model.name=" + name};
+        const std::vector<std::string> words{"~model", "model.name=" + name, "data.sampling_resolution=0"};  // graphs take whole cases
         EXPECT_EQ(training_config(read_training_settings(sample, words)).model.name, name);
     }
-    const std::vector<std::string> words{"model.name=meshgraphnet", "model.hidden_dim_processor=24"};
+    const std::vector<std::string> words{"model.name=meshgraphnet", "model.hidden_dim_processor=24", "data.sampling_resolution=0"};
     std::vector<std::string> dropped;
     const auto settings = read_training_settings(sample, words, &dropped);
     const auto config = training_config(settings);
