@@ -326,10 +326,7 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
 void check_body_model(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto& entry = find_point_model(config.model.name);
-    if (!entry.takes_body()) {
-        if (!config.volume) return;
-        throw UsageError(settings.where("data.volume.files") + ": " + entry.name + " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
-    }
+    if (!entry.takes_body()) return;
     const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
         const std::vector<std::string> expected = data.in_volume ? std::vector<std::string>{"points"} : std::vector<std::string>{"points", "normals", "areas"};
@@ -696,6 +693,10 @@ TrainingRunConfig training_config(const Settings& settings)
     config.output_dir = settings.text("output_dir");
     config.seed = settings.integer("seed");
     config.device = settings.text("device");
+    if (const auto name = settings.text("model.name"); !settings.names_below("data.volume").empty() && !find_point_model(name).takes_body()) {
+        throw UsageError(settings.where("data.volume.files") + ": " + name +
+                         " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
+    }
     config.data = data_config(settings, config.run_dir());
     config.volume = volume_config(settings, config.data);
     config.forces = force_settings(settings);
