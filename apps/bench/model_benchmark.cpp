@@ -83,8 +83,8 @@ std::shared_ptr<const CaseBody> unit_cube()
 {
     auto body = std::make_shared<CaseBody>();
     body->vertices = torch::tensor({0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1}, torch::kFloat).view({8, 3});
-    body->triangles = torch::tensor({0, 2, 1, 1, 2, 3, 4, 5, 6, 5, 7, 6, 0, 1, 4, 1, 5, 4, 2, 6, 3, 3, 6, 7, 0, 4, 2, 2, 4, 6, 1, 3, 5, 3, 7, 5},
-                                    torch::kLong).view({12, 3});
+    body->triangles =
+        torch::tensor({0, 2, 1, 1, 2, 3, 4, 5, 6, 5, 7, 6, 0, 1, 4, 1, 5, 4, 2, 6, 3, 3, 6, 7, 0, 4, 2, 2, 4, 6, 1, 3, 5, 3, 7, 5}, torch::kLong).view({12, 3});
     return body;
 }
 
@@ -127,8 +127,7 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         if (!extents.empty()) throw InvalidInput("--grid is for models of grids; " + entry.class_name + " is one of points. Say their number with --points.");
         const auto num_told = entry.takes_body() ? kToldAroundBody : kInputs - 1;
         const auto embedding = torch::rand({1, num_points, num_told}, device), places = embedding.narrow(2, 0, 3).contiguous();
-        const PointInputs inputs{
-            .embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.takes_body() ? unit_cube() : nullptr};
+        const PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.takes_body() ? unit_cube() : nullptr};
         return {.name = entry.name,
                 .module = model.module,
                 .forward = [model, inputs] { return model.forward(inputs); },
