@@ -76,6 +76,18 @@ double relative_error(const std::vector<at::Tensor>& found, const std::vector<at
     return std::sqrt(difference / norm);
 }
 
+constexpr std::int64_t kToldAroundBody = 7;  // place, normal, area
+
+/// A body whose surface is that of the cube in which the points lie.
+std::shared_ptr<const CaseBody> unit_cube()
+{
+    auto body = std::make_shared<CaseBody>();
+    body->vertices = torch::tensor({0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1}, torch::kFloat).view({8, 3});
+    body->triangles =
+        torch::tensor({0, 2, 1, 1, 2, 3, 4, 5, 6, 5, 7, 6, 0, 1, 4, 1, 5, 4, 2, 6, 3, 3, 6, 7, 0, 4, 2, 2, 4, 6, 1, 3, 5, 3, 7, 5}, torch::kLong).view({12, 3});
+    return body;
+}
+
 }  // namespace
 
 TimedModel timed_transolver(const StepShape& shape, c10::Device device)
@@ -124,8 +136,9 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
     move_module(*model.module, device);
     if (!entry.is_of_grids()) {
         if (!extents.empty()) throw InvalidInput("--grid is for models of grids; " + entry.class_name + " is one of points. Say their number with --points.");
-        const auto embedding = torch::rand({1, num_points, kInputs - 1}, device), places = embedding.narrow(2, 0, 3).contiguous();
-        const PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}};
+        const auto num_told = entry.takes_body() ? kToldAroundBody : kInputs - 1;
+        const auto embedding = torch::rand({1, num_points, num_told}, device), places = embedding.narrow(2, 0, 3).contiguous();
+        const PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.takes_body() ? unit_cube() : nullptr};
         return {.name = entry.name,
                 .module = model.module,
                 .forward = [model, inputs] { return model.forward(inputs); },

@@ -52,7 +52,7 @@ public:
 
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
-    bool takes_body() const { return model_.forward_parts != nullptr; }  ///< `PointInputs::body` must be there
+    bool takes_body() const { return model_.forward_parts != nullptr; }      ///< `PointInputs::body` must be there
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
     const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
     const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own

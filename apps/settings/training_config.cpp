@@ -294,7 +294,9 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     const bool is_surface = settings.has("data.surface");
     data.in_volume = !data.is_grid && !is_surface;
     if (!data.is_grid && is_surface == settings.has("data.volume")) {
-        throw UsageError(is_surface ? "data.surface and data.volume exclude each other. Of cases with both the volume is a block: data.volume.files, data.volume.fields." : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
+        throw UsageError(
+            is_surface ? "data.surface and data.volume exclude each other. Of cases with both the volume is a block: data.volume.files, data.volume.fields."
+                       : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
     }
     const auto* const key = data.is_grid ? "data.grid" : is_surface ? "data.surface" : "data.volume";
     data.files = settings.text(key);
@@ -337,7 +339,8 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
 {
     if (settings.names_below("data.volume").empty()) return {};
     if (!settings.has("data.volume.files")) throw UsageError("data.volume.files must be set, e.g. data.volume.files='volume_*.vtu'.");
-    if (surface.in_volume) throw UsageError("data.volume.files needs data.surface, the other part of the cases. With volumes alone set data.volume='volume_*.vtu'.");
+    if (surface.in_volume)
+        throw UsageError("data.volume.files needs data.surface, the other part of the cases. With volumes alone set data.volume='volume_*.vtu'.");
     auto volume = surface;
     volume.in_volume = true;
     volume.files = settings.text("data.volume.files");
@@ -346,7 +349,8 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
     volume.fields = fields_below(settings, "data.volume.fields");
     for (const auto& field : volume.fields) {
         if (std::ranges::any_of(surface.fields, [&](const auto& other) { return other.name == field.name; }))
-            throw UsageError("data.volume.fields." + field.name + " has the name of a field of the surface. Give it another, by which metrics and predictions call it.");
+            throw UsageError("data.volume.fields." + field.name +
+                             " has the name of a field of the surface. Give it another, by which metrics and predictions call it.");
     }
     if (settings.has("data.volume.association")) volume.on_cells = settings.text("data.volume.association") == "cell";
     const auto* inputs = settings.find("data.volume.inputs");
@@ -368,22 +372,22 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
 void check_body_model(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto& entry = find_point_model(config.model.name);
-    if (!entry.takes_body()) {
-        if (!config.volume) return;
-        throw UsageError(settings.where("data.volume.files") + ": " + entry.name + " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
-    }
+    if (!entry.takes_body()) return;
     const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
         const std::vector<std::string> expected = data.in_volume ? std::vector<std::string>{"points"} : std::vector<std::string>{"points", "normals", "areas"};
         if (data.inputs != expected)
-            refuse(key, std::string("is told the points of a ") + (data.in_volume ? "volume, and finds their distances to the body itself. Set [points]." : "surface with normals and areas. Set [points, normals, areas]."));
+            refuse(key, std::string("is told the points of a ") + (data.in_volume ? "volume, and finds their distances to the body itself. Set [points]."
+                                                                                  : "surface with normals and areas. Set [points, normals, areas]."));
     };
     require_inputs(config.data, "data.inputs");
     if (config.volume) require_inputs(*config.volume, "data.volume.inputs");
     if (!config.data.in_volume && config.data.num_sampled > 0)
-        refuse("data.sampling_resolution", "averages over the nearest points of a surface, which are others among fewer points. Set 0; volumes may be sampled.");
+        refuse("data.sampling_resolution",
+               "averages over the nearest points of a surface, which are others among fewer points. Set 0; volumes may be sampled.");
     if (config.data.encoding.kind != "none") refuse("data.encoding", "encodes places itself. Set none.");
-    if (config.training.augmentation.is_any()) refuse("training.augment", "is told the body, which does not turn with the points yet. Leave training.augment out.");
+    if (config.training.augmentation.is_any())
+        refuse("training.augment", "is told the body, which does not turn with the points yet. Leave training.augment out.");
 }
 
 /// Of a text `points, normals`.
@@ -418,7 +422,8 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
     if (config.num_data_groups > 2)
         refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
-    if (find_point_model(config.model.name).takes_body()) refuse("model.name", "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
+    if (find_point_model(config.model.name).takes_body())
+        refuse("model.name", "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
     if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
     const auto& entry = find_point_model(config.model.name);
     const bool has_neighbors = entry.class_name == "MeshGraphNet" || config.model.arguments.value("include_local_features", false);
@@ -745,6 +750,10 @@ TrainingRunConfig training_config(const Settings& settings)
     config.output_dir = settings.text("output_dir");
     config.seed = settings.integer("seed");
     config.device = settings.text("device");
+    if (const auto name = settings.text("model.name"); !settings.names_below("data.volume").empty() && !find_point_model(name).takes_body()) {
+        throw UsageError(settings.where("data.volume.files") + ": " + name +
+                         " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
+    }
     config.data = data_config(settings, config.run_dir());
     config.volume = volume_config(settings, config.data);
     config.forces = force_settings(settings);

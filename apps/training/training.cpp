@@ -179,7 +179,7 @@ private:
     at::Tensor loss_of(const Fields& prediction, const Example& example) const;
     at::Tensor loss_of_part(std::size_t part, const at::Tensor& prediction, const CaseTensors& example) const;
     std::vector<FieldConfig> fields() const;
-    at::Tensor of_all_parts(at::Tensor CasePart::*member) const;
+    at::Tensor of_all_parts(at::Tensor CasePart::* member) const;
     Normalizer normalizer_of_all() const;
     void set_normalizers(const Normalizer& all, const at::Tensor& training_mean);
     bool is_kept() const;
@@ -194,7 +194,7 @@ private:
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
     std::string names_of_cases(std::int64_t step) const;
-    FieldErrors errors(CaseSet RunCases::*cases, const std::string& split);
+    FieldErrors errors(CaseSet RunCases::* cases, const std::string& split);
     Json metrics(const FieldErrors& errors) const;
     void record_errors(const FieldErrors& errors, const std::string& split, std::int64_t epoch);
     void save(const char* name, const Json& metrics) const;
@@ -225,13 +225,13 @@ private:
     std::int64_t num_cases_ = 1;  // that train
     std::int64_t steps_per_epoch_ = 1;
 
-    std::deque<CasePart> parts_;  // which are not moved
+    std::deque<CasePart> parts_;          // which are not moved
     std::vector<DataFindings> findings_;  // one a part
     CaseBodies bodies_;
     Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
-    std::optional<ForceTerm> force_term_;  // of the first part
+    std::optional<ForceTerm> force_term_;        // of the first part
     std::optional<WeightUpdate> update_;
 
     std::int64_t steps_done_ = 0;
@@ -413,7 +413,7 @@ std::vector<FieldConfig> Run::fields() const
 }
 
 /// One number a channel, of the parts one after the other.
-at::Tensor Run::of_all_parts(at::Tensor CasePart::*member) const
+at::Tensor Run::of_all_parts(at::Tensor CasePart::* member) const
 {
     std::vector<at::Tensor> all;
     for (const auto& part : parts_) all.push_back(part.*member);
@@ -468,8 +468,8 @@ void Run::describe()
     line["seconds"] = seconds_in_preparation_;
     log_.record(line);
     log_.say(formatted("%lld training, %lld validation, %lld test cases, %lld points in training; prepared in %.1f s",
-                       static_cast<long long>(stored().train.size()), static_cast<long long>(stored().val.size()),
-                       static_cast<long long>(stored().test.size()), static_cast<long long>(training_cases().num_points()), seconds_in_preparation_));
+                       static_cast<long long>(stored().train.size()), static_cast<long long>(stored().val.size()), static_cast<long long>(stored().test.size()),
+                       static_cast<long long>(training_cases().num_points()), seconds_in_preparation_));
     if (parts_.size() > 1) {
         log_.say(formatted("of surfaces, and %lld points of volumes; %lld case(s) with only one of the two are left out",
                            static_cast<long long>(parts_[1].stored->train.num_points()), static_cast<long long>(cases_.num_left_out)));
@@ -541,7 +541,8 @@ void Run::require_same_run(const nlohmann::json& description) const
         }
     };
     if (description.contains("volume") != config_.volume.has_value())
-        refuse(std::string("data.volume.files ") + (config_.volume ? "is set now, and was not" : "was set") + " when the run began. Leave it as it was, or start a new run.");
+        refuse(std::string("data.volume.files ") + (config_.volume ? "is set now, and was not" : "was set") +
+               " when the run began. Leave it as it was, or start a new run.");
     require_same(to_json(data_config(description.at("data"))), to_json(config_.data), "data.");
     if (config_.volume) require_same(to_json(data_config(description.at("volume"))), to_json(*config_.volume), "data.volume.");
     if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
@@ -930,7 +931,7 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
     log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
 }
 
-FieldErrors Run::errors(CaseSet RunCases::*of_split, const std::string& split)
+FieldErrors Run::errors(CaseSet RunCases::* of_split, const std::string& split)
 {
     torch::NoGradGuard no_grad;
     const AveragedWeights averaged(*update_);

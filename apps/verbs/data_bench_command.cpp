@@ -98,7 +98,8 @@ int data_bench_command(std::span<const std::string> arguments)
     if (!parse_data(arguments, options)) return exit_code::ok;
     const auto config = training_config(read_training_settings(options.config, options.overrides));
     if (config.volume)
-        throw UsageError("bench data measures one part of the cases: leave data.volume.files out for the surfaces, or set data.volume in place of data.surface.");
+        throw UsageError(
+            "bench data measures one part of the cases: leave data.volume.files out for the surfaces, or set data.volume in place of data.surface.");
     const auto cases = find_cases(config);
     keep_freed_memory();
     std::vector<std::string> words{"data"};

@@ -126,7 +126,8 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
     if ((asks_volume && options_.output_features_vol == 0) || (asks_surface && options_.output_features_surf == 0))
         checks.refuse(std::string("there are centers of the ") + (asks_volume && options_.output_features_vol == 0 ? "volume" : "surface") +
                       ", of which the model has no output.");
-    if (!asks_volume && !asks_surface) require(options_.output_features_vol > 0 ? "the centers of the volume" : "the centers of the surface", {}, {batch, -1, 3});
+    if (!asks_volume && !asks_surface)
+        require(options_.output_features_vol > 0 ? "the centers of the volume" : "the centers of the surface", {}, {batch, -1, 3});
     if (asks_volume || combined_volume_) {
         require("grid", inputs.grid, {batch, size[0], size[1], size[2], 3});
         require("sdf_grid", inputs.sdf_grid, {batch, size[0], size[1], size[2]});

@@ -41,8 +41,8 @@ struct DominoInputs {
     torch::Tensor grid, surf_grid;                  ///< (B, X, Y, Z, 3): cells of the volume's box and of the surface's, normalised; may be cut along X
     torch::Tensor sdf_grid, sdf_surf_grid;          ///< (B, X, Y, Z)
     torch::Tensor global_values, global_reference;  ///< (B, G, 1): parameters of the case, and what they are divided by
-    DominoVolume volume;    ///< without centers where they are not asked for
-    DominoSurface surface;  ///< likewise
+    DominoVolume volume;                            ///< without centers where they are not asked for
+    DominoSurface surface;                          ///< likewise
 };
 
 /// Results: undefined for what was not asked for.

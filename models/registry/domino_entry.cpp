@@ -45,7 +45,8 @@ const std::vector<ShortName>& short_names()
         {{"self_attention", "gates in the processor unet"}, "/geometry_rep/geo_processor/self_attention"},
         {{"cross_attention", "one more U-Net over all channels of an encoding"}, "/geometry_rep/geo_processor/cross_attention"},
         {{"base_neurons", "width of the networks of the body's points around a cell", {.least = 1}}, "/geometry_rep/geo_conv/base_neurons"},
-        {{"surface_radii", "radii around cells of the surface's grid, in its box of width 2", {.least = 0, .above = true}}, "/geometry_rep/geo_conv/surface_radii"},
+        {{"surface_radii", "radii around cells of the surface's grid, in its box of width 2", {.least = 0, .above = true}},
+         "/geometry_rep/geo_conv/surface_radii"},
         {{"surface_neighbors_in_radius", "body's points that each radius takes at most", {.least = 1}}, "/geometry_rep/geo_conv/surface_neighbors_in_radius"},
         {{"volume_radii", "the same of the volume's grid", {.least = 0, .above = true}}, "/geometry_rep/geo_conv/volume_radii"},
         {{"volume_neighbors_in_radius", "the same of the volume's grid", {.least = 1}}, "/geometry_rep/geo_conv/volume_neighbors_in_radius"},
@@ -158,8 +159,8 @@ at::Tensor grid_rows(const std::array<std::int64_t, 3>& size, std::int64_t begin
 at::Tensor center_of_mass(const CaseBody& body)
 {
     const auto corners = body.vertices.to(at::kDouble).index({body.triangles.flatten()}).view({-1, 3, 3});
-    const auto areas = torch::linalg_vector_norm(
-        torch::linalg_cross(corners.select(1, 1) - corners.select(1, 0), corners.select(1, 2) - corners.select(1, 0)), 2, at::IntArrayRef{-1}, true);
+    const auto areas = torch::linalg_vector_norm(torch::linalg_cross(corners.select(1, 1) - corners.select(1, 0), corners.select(1, 2) - corners.select(1, 0)),
+                                                 2, at::IntArrayRef{-1}, true);
     return ((corners.mean(1) * areas).sum(0) / areas.sum()).to(at::kFloat);
 }
 
@@ -179,20 +180,22 @@ public:
         const auto& any = surface ? *surface : *volume;
         if (!any.body) throw InvalidInput("DoMINO: the case has no body, whose geometry it encodes. Name its surface with data.wall.");
         if (any.positions.size(0) != 1)
-            throw InvalidInput("DoMINO: a batch of " + std::to_string(any.positions.size(0)) + " cases, of which each has its body. Pass the cases one by one.");
+            throw InvalidInput("DoMINO: a batch of " + std::to_string(any.positions.size(0)) +
+                               " cases, of which each has its body. Pass the cases one by one.");
         const auto options = to_local(any.positions).options();
         DominoInputs inputs;
         inputs.geometry = any.body->vertices.to(options.device()).unsqueeze(0);
         inputs.volume_min_max = torch::stack({volume_box_.least(options), volume_box_.most(options)}).unsqueeze(0);
         inputs.surface_min_max = torch::stack({surface_box_.least(options), surface_box_.most(options)}).unsqueeze(0);
-        const bool is_joined = model_->options().combine_volume_surface && model_->options().output_features_surf > 0 && model_->options().output_features_vol > 0;
+        const bool is_joined =
+            model_->options().combine_volume_surface && model_->options().output_features_surf > 0 && model_->options().output_features_vol > 0;
         if (surface || is_joined) std::tie(inputs.surf_grid, inputs.sdf_surf_grid) = grid_around(any, surface_box_, true);
         if (volume || is_joined) std::tie(inputs.grid, inputs.sdf_grid) = grid_around(any, volume_box_, false);
         if (model_->options().encode_parameters) {
             if (!any.constants.defined()) throw InvalidInput("DoMINO: encode_parameters, and the case has no constants.");
             inputs.global_values = any.constants.unsqueeze(-1);
-            inputs.global_reference = reference_.empty() ? torch::ones_like(inputs.global_values)
-                                                         : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
+            inputs.global_reference =
+                reference_.empty() ? torch::ones_like(inputs.global_values) : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
         }
         if (surface) inputs.surface = surfaces_.of(surface->positions, [&] { return surface_points(*surface); });
         if (volume) inputs.volume = volumes_.of(volume->positions, [&] { return volume_points(*volume); });
@@ -204,7 +207,8 @@ private:
     struct OfBody {
         std::weak_ptr<const CaseBody> body;
         at::Tensor center;  // of mass
-        std::map<std::tuple<bool, std::int64_t, std::int64_t>, at::Tensor> distances;  // this rank's rows of a grid: whether of the surface's box, first, number
+        std::map<std::tuple<bool, std::int64_t, std::int64_t>, at::Tensor>
+            distances;  // this rank's rows of a grid: whether of the surface's box, first, number
     };
 
     OfBody& known_of(const std::shared_ptr<const CaseBody>& body)
@@ -242,9 +246,10 @@ private:
         auto& distances = known_of(points.body).distances[{is_surface, begin, count}];
         if (!distances.defined()) {
             const torch::NoGradGuard no_grad;
-            distances = signed_distance(box.normalised(points.body->vertices), points.body->triangles, grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
-                            .distances.view({1, count, size[1], size[2]})
-                            .to(device);
+            distances =
+                signed_distance(box.normalised(points.body->vertices), points.body->triangles, grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
+                    .distances.view({1, count, size[1], size[2]})
+                    .to(device);
         }
         if (!spec) return {grid.to(device), distances};
         return {from_local(grid.to(device), spec), from_local(distances, spec)};
@@ -309,11 +314,12 @@ MadePartModel make_domino(const Json& arguments)
     const auto& options = cases->model()->options();
     const bool has_surface = options.output_features_surf > 0, has_volume = options.output_features_vol > 0;
     return {.module = cases->model().ptr(),
-            .forward = [cases, has_surface, has_volume](const PointInputs& inputs) {
-                if (has_surface && has_volume) throw InvalidInput("DoMINO: a model of surface and volume takes the points of one or both by name.");
-                const auto fields = cases->forward(has_surface ? &inputs : nullptr, has_volume ? &inputs : nullptr);
-                return has_surface ? fields.surface : fields.volume;
-            },
+            .forward =
+                [cases, has_surface, has_volume](const PointInputs& inputs) {
+                    if (has_surface && has_volume) throw InvalidInput("DoMINO: a model of surface and volume takes the points of one or both by name.");
+                    const auto fields = cases->forward(has_surface ? &inputs : nullptr, has_volume ? &inputs : nullptr);
+                    return has_surface ? fields.surface : fields.volume;
+                },
             .forward_parts = [cases](const PointInputs* surface, const PointInputs* volume) { return cases->forward(surface, volume); }};
 }
 

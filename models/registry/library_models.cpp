@@ -10,10 +10,10 @@
 #include "models/grids/unet_3d.h"
 #include "models/grids/vision_transformer.h"
 #include "models/layers/option_table.h"
-#include "models/transolver/flare.h"
-#include "models/transolver/transolver.h"
 #include "models/registry/domino_entry.h"
 #include "models/registry/kept_per_cloud.h"
+#include "models/transolver/flare.h"
+#include "models/transolver/transolver.h"
 #include "ops/neighbors/point_clouds.h"
 #include "partition/error.h"
 
@@ -143,7 +143,8 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                 const auto& graph = graphs->of(inputs.positions, [&] {
                     const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                     if (clouds.size() != 1)
-                        throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases, but a graph has one. Pass the cases one by one.");
+                        throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) +
+                                           " cases, but a graph has one. Pass the cases one by one.");
                     MessageGraph found(knn(clouds[0].detach(), clouds[0].detach(), num_neighbors, {.exclude_self = true}));
                     return MeshGraph(std::move(found), model->options());
                 });

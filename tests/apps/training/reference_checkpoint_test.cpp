@@ -3,6 +3,7 @@
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "models/domino/domino.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/grids/figconv_unet.h"
 #include "models/grids/fno.h"
@@ -41,6 +42,22 @@ at::Tensor forward(torch::nn::Module& module, const NamedTensors& values)
     if (auto* model = dynamic_cast<FigConvUNetImpl*>(&module)) return model->forward(input("vertices"), input("features")).points;
     if (auto* model = dynamic_cast<FnoImpl*>(&module)) return model->forward(input("x"));
     if (auto* model = dynamic_cast<UNet3dImpl*>(&module)) return model->forward(input("x"));
+    if (auto* model = dynamic_cast<DominoImpl*>(&module)) {
+        model->set_stencil_draws([&] { return std::pair(named(values, "noise.0"), named(values, "noise.1")); });
+        DominoInputs inputs{.geometry = input("geometry_coordinates"),
+                            .volume_min_max = input("volume_min_max"),
+                            .surface_min_max = input("surface_min_max"),
+                            .grid = input("grid"),
+                            .surf_grid = input("surf_grid"),
+                            .sdf_grid = input("sdf_grid"),
+                            .sdf_surf_grid = input("sdf_surf_grid"),
+                            .global_values = input("global_params_values"),
+                            .global_reference = input("global_params_reference"),
+                            .volume = {},
+                            .surface = {}};
+        inputs.volume = {input("volume_mesh_centers"), input("sdf_nodes"), input("pos_volume_closest"), input("pos_volume_center_of_mass")};
+        return model->forward(inputs).volume;
+    }
     if (auto* model = dynamic_cast<GeoTransolverImpl*>(&module)) {
         return model
             ->forward({.local_embedding = {input("local_embedding")},

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases with a surface and a volume: DoMINO trains on both, or on one of them, and predicts either."""
+import json
+import math
+import shutil
+
+import twins
+from evaluation_test import arrays_of
+from runner import Case
+
+MODEL = """{name: domino, interp_res: [16, 8, 8], processor_type: conv, base_filters: 2, base_neurons: 4, surface_box: [-1, -0.5, -0.3, 1, 0.5, 0.6],
+  volume_box: [-7, -5, -1, 11, 5, 6], surface_radii: [0.3], surface_neighbors_in_radius: [8], volume_radii: [1], volume_neighbors_in_radius: [8],
+  local_surface_radii: [0.5], local_surface_neighbors: [8], local_volume_radii: [0.6], local_volume_neighbors: [8], num_neighbors_surface: 3,
+  num_neighbors_volume: 2, basis_width: 8, position_width: 8, aggregation_width: 8}"""
+CONFIGURATION = """run_id: both
+data:
+  root: cases
+  surface: run_*/boundary_*.vtp
+  wall: run_*/ahmed_*.stl
+  split: {train: ['1', '2', '4'], val: ['5'], test: ['6']}
+  fields:
+    pressure: {from: pMean, kind: kinematic}
+    wss: {from: wallShearStressMean, kind: stress}
+  inputs: [points, normals, areas]
+  center: none
+  length: none
+  volume:
+    files: run_*/volume_*.vtu
+    fields:
+      velocity: {from: UMeanTrim, kind: velocity}
+      volume_pressure: {from: pMeanTrim, kind: kinematic}
+    sampling_resolution: 100
+  reference: {U_inf: [1, 0, 0]}
+model: """ + MODEL + """
+training: {num_epochs: 2, optimizer: {lr: 3.0e-3}, part_weights: [2, 1]}
+"""
+ONLY_SURFACE = ("~data.volume",)
+ONLY_VOLUME = ("~data.surface", "~data.volume", "~data.fields", "data.volume=run_*/volume_*.vtu", "data.fields.velocity.from=UMeanTrim", "data.inputs=[points]")
+
+
+class Parts(Case):
+    timeout = 300
+
+    def setUp(self):
+        super().setUp()
+        twins.ahmed_surface(self.folder / "cases", 6)
+        twins.drivaerml_volume(self.folder / "volumes", 6)
+        for number in range(1, 7):
+            if number != 3:   # which has a surface only
+                shutil.copy(self.folder / f"volumes/run_{number}/volume_{number}.vtu", self.folder / f"cases/run_{number}")
+        (self.folder / "both.yaml").write_text(CONFIGURATION)
+
+    def train(self, run, ranks, *words):
+        result = self.meshard("train", "both.yaml", f"run_id={run}", *words, "--nproc", ranks, "--accept-data")
+        self.assert_good(result)
+        return result
+
+    def lines(self, run):
+        return [json.loads(line) for line in (self.folder / f"runs/{run}/metrics.jsonl").read_text().splitlines()]
+
+    def losses(self, run):
+        return [line["loss"] for line in self.lines(run) if line["phase"] in ("train_step", "val", "test")]
+
+    def assert_same_losses(self, run, other, num_steps=6):
+        self.assertEqual(len([line for line in self.lines(run) if line["phase"] == "train_step"]), num_steps)
+        for a, b in zip(self.losses(run), self.losses(other), strict=True):
+            self.assertAlmostEqual(a, b, delta=2e-5 * abs(b))
+
+    def test_are_trained_together_with_the_same_losses_on_any_number_of_ranks(self):
+        result = self.train("one", 1)
+        self.assertIn("1 case(s) with only one of the two are left out", result.err)
+        for ranks in (2, 3):
+            self.train(f"on_{ranks}", ranks)
+            self.assert_same_losses(f"on_{ranks}", "one")
+        means = [line["loss"] for line in self.lines("one") if line["phase"] == "train"]
+        self.assertGreater(means[0], means[1])
+
+        self.train("halves", 2, "training.max_steps=4")
+        self.assert_good(self.meshard("train", "--resume", "runs/halves", "training.max_steps=0", "--nproc", 2))
+        self.assertEqual(self.losses("halves")[-2:], self.losses("on_2")[-2:])
+        self.assert_fails(self.meshard("train", "--resume", "runs/halves", "~data.volume"), 2, "data.volume.files", "was set when the run began")
+
+    def test_are_weighed_in_the_loss(self):
+        self.train("both", 1, "training.max_steps=1")
+        for run, weights in (("surface", "[1,0]"), ("volume", "[0,1]")):
+            self.train(run, 1, "training.max_steps=1", f"training.part_weights={weights}")
+        first = {run: self.losses(run)[0] for run in ("both", "surface", "volume")}
+        self.assertAlmostEqual(first["both"], 2 * first["surface"] + first["volume"], delta=1e-5 * first["both"])
+
+    def test_are_predicted_and_evaluated_one_by_one(self):
+        self.train("both", 2, "model.num_neighbors_volume=1")   # without drawn stencils, so that two predictions are the same
+        self.assert_good(self.meshard("evaluate", "runs/both", "--nproc", 2))
+        judged = {}
+        for folder in ("evaluation", "evaluation/volume"):
+            numbers = json.loads((self.folder / f"runs/both/{folder}/evaluation.json").read_text())
+            judged.update(numbers["cases"][0]["fields"])
+        self.assertEqual(set(judged), {"pressure", "wss", "velocity", "volume_pressure"})
+        of_run = next(line for line in self.lines("both") if line["phase"] == "test")["metrics"]
+        for name, values in of_run.items():   # the run read shards, `evaluate` the files
+            self.assertAlmostEqual(judged[name]["rel_l2"], values["rel_l2"], delta=1e-4 * values["rel_l2"])
+
+        sources = [self.folder / "cases/run_6/boundary_6.vtp", self.folder / "cases/run_6/volume_6.vtu"]
+        wall = self.folder / "cases/run_6/ahmed_6.stl"
+        self.assert_good(self.meshard("predict", "runs/both", *sources, "--wall", wall, "-o", "predicted", "--nproc", 2))
+        found = {**arrays_of(self.folder / "predicted/volume_6.vtu"), **arrays_of(self.folder / "predicted/boundary_6.vtp")}
+        for name, true in (("pressure", "pMean"), ("wss", "wallShearStressMean"), ("velocity", "UMeanTrim"), ("volume_pressure", "pMeanTrim")):
+            error = sum((a - b) ** 2 for a, b in zip(found[name], found[true], strict=True)) / sum(b * b for b in found[true])
+            self.assertAlmostEqual(math.sqrt(error), judged[name]["rel_l2"], delta=1e-4 * math.sqrt(error))
+        self.assert_fails(self.meshard("predict", "runs/both", sources[0], "-o", "none.vtp"), 2, "encodes the surface of the body", "--wall")
+        self.assertFalse((self.folder / "none.vtp").exists())
+
+        printed = json.loads(self.meshard("evaluate", "runs/both", sources[1], "--json", "--fail-if", "test.velocity.rel_l2>1e9").out)
+        self.assertEqual(set(printed["splits"]["test"]["fields"]), {"velocity", "volume_pressure"})
+
+    def test_may_be_trained_alone(self):
+        for name, words in (("surface", ONLY_SURFACE), ("volume", ONLY_VOLUME)):
+            self.train(name, 1, *words)
+            self.train(f"{name}_on_2", 2, *words, "training.memory=recomputed")
+            self.assert_same_losses(f"{name}_on_2", name)
+        self.assert_good(self.meshard("predict", "runs/volume", self.folder / "cases/run_6/volume_6.vtu", "--wall", self.folder / "cases/run_6/ahmed_6.stl", "-o", "new.vtu"))
+        self.assertIn("velocity", arrays_of(self.folder / "new.vtu"))
+
+    def test_are_prepared_beforehand(self):
+        result = self.meshard("prepare", "both.yaml", "data.shards=shards", "--json")
+        self.assert_good(result)
+        numbers = json.loads(result.out)
+        self.assertEqual((set(numbers["fields"]), set(numbers["volume"]["fields"])), ({"pressure", "wss"}, {"velocity", "volume_pressure"}))
+        before = {path.name for path in (self.folder / "shards").iterdir()}
+        self.train("both", 1, "data.shards=shards")
+        self.assertEqual({path.name for path in (self.folder / "shards").iterdir()}, before)
+
+    def test_that_do_not_fit_are_refused(self):
+        for words, texts in (
+                (("model.name=transolver",), ("takes the points of a surface or of a volume, not both", "domino")),
+                (("~data.wall",), ("encodes the surface of the body", "data.wall=")),
+                (("data.inputs=[points]",), ("data.inputs", "[points, normals, areas]")),
+                (("data.center=bounds",), ("data.center", "differ between surface and volume")),
+                (("data.volume.fields.pressure=pMeanTrim",), ("has the name of a field of the surface",)),
+                (("~data.surface",), ("data.surface must be set",)),
+                (("data.sampling_resolution=50",), ("data.sampling_resolution", "nearest points")),
+                (("training.part_weights=[1]",), ("training.part_weights", "two numbers")),
+                (("training.exact=true",), ("training.exact does not go with",)),
+                (("model.surface_box=[0,0,0]",), ("surface_box", "lowest x, y, z")),
+                (("training.augment.mirror=y",), ("does not turn with the points",))):
+            self.assert_fails(self.meshard("train", "both.yaml", *words), 2, *texts)
+        self.assert_fails(self.meshard("train", "both.yaml", "data.volume.files=nothing_*.vtu"), 1, "no file matches", "data.volume.files")
+        self.assertFalse((self.folder / "runs").exists())
