@@ -17,6 +17,7 @@ struct CaseSource {
     std::filesystem::path file;
     std::map<std::string, std::string> columns;
     std::filesystem::path wall = {};  ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
+    std::string set = {};             ///< that it belongs to, of several; its name begins the id
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
@@ -30,9 +31,10 @@ struct CaseLists {
     std::vector<CaseSource> all() const;
 };
 
-/// Finds the cases and splits them. Files whose case the split does not name are left out.
+/// Finds the cases of all sets and splits them. Files whose case the split does not name are left out.
 /// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case has no
-///         file, or no surface where `data.wall` asks for one, the table has no such column, or no case is left to train on.
+///         file, or no surface where `data.wall` asks for one, the table has no such column, or no case is left to train on, or
+///         none of a set that has a share of the training cases.
 CaseLists find_cases(const DataConfig& data, std::int64_t seed);
 
 /// A permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.

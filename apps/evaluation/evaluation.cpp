@@ -38,6 +38,24 @@ void put(Json& json, const std::string& path, Json value)
     (*at)[word] = std::move(value);
 }
 
+/// The cases of one of several data sets.
+Evaluation of_set(const Evaluation& evaluation, const std::string& set)
+{
+    Evaluation part{.model = {}, .drag_guess = evaluation.drag_guess, .lift_guess = evaluation.lift_guess};
+    std::ranges::copy_if(evaluation.cases, std::back_inserter(part.cases), [&](const auto& one) { return one.source.set == set; });
+    return part;
+}
+
+/// Names of the data sets of a split's cases; none where there are not several.
+std::vector<std::string> sets_of(const Evaluation& evaluation, const std::string& split)
+{
+    std::vector<std::string> sets;
+    for (const auto& one : evaluation.cases) {
+        if (one.split == split && !one.source.set.empty() && std::ranges::find(sets, one.source.set) == sets.end()) sets.push_back(one.source.set);
+    }
+    return sets;
+}
+
 std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const std::string& split)
 {
     std::vector<const EvaluatedCase*> cases;
@@ -89,6 +107,22 @@ Json case_json(const EvaluatedCase& one)
         json["drag_along_x"] = {{"low_x", one.low_x}, {"high_x", one.high_x}, {"true", one.drag_along_x[0]}, {"predicted", one.drag_along_x[1]}};
     }
     return json;
+}
+
+/// What `splits` says of one.
+Json split_json(const Evaluation& evaluation, const std::string& split)
+{
+    const auto cases = cases_of(evaluation, split);
+    Json to{{"num_cases", cases.size()}};
+    for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
+    for (const auto& series : coefficients_of(evaluation, split)) {
+        for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
+        std::vector<double> errors;
+        for (std::size_t i = 0; i < series.truth.size(); ++i) errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
+        const auto worst = spread_of(errors).largest_case;
+        if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
+    }
+    return to;
 }
 
 std::string csv_text(const std::string& text)
@@ -158,10 +192,8 @@ std::vector<std::string> splits_of(const Evaluation& evaluation)
 
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split)
 {
-    std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},
-                                          {"cl", {}, {}, {}, evaluation.lift_guess},
-                                          {"cd_table", {}, {}, {}, evaluation.drag_guess},
-                                          {"cl_table", {}, {}, {}, evaluation.lift_guess}};
+    std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess}};
     const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
         to.predicted.push_back(predicted);
         to.truth.push_back(truth);
@@ -183,17 +215,8 @@ Json to_json(const Evaluation& evaluation)
     Json json{{"format", "meshard evaluation"}, {"version", 1}, {"model", evaluation.model}, {"notes", evaluation.notes}};
     json["splits"] = Json::object();
     for (const auto& split : splits_of(evaluation)) {
-        const auto cases = cases_of(evaluation, split);
-        auto& to = json["splits"][split];
-        to["num_cases"] = cases.size();
-        for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
-        for (const auto& series : coefficients_of(evaluation, split)) {
-            for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
-            std::vector<double> errors;
-            for (std::size_t i = 0; i < series.truth.size(); ++i) errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
-            const auto worst = spread_of(errors).largest_case;
-            if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
-        }
+        json["splits"][split] = split_json(evaluation, split);
+        for (const auto& set : sets_of(evaluation, split)) json["splits"][split]["sets"][set] = split_json(of_set(evaluation, set), split);
     }
     json["cases"] = Json::array();
     for (const auto& one : evaluation.cases) json["cases"].push_back(case_json(one));
@@ -243,6 +266,15 @@ std::string to_text(const Evaluation& evaluation)
                             " " + (worst.is_string() ? worst.get<std::string>() : "-"), number("guess_rel_l2", "mean")});
         }
         out << fields;
+        for (const auto& set : sets_of(evaluation, split)) {
+            const auto& of_set = json["splits"][split]["sets"][set];
+            out << "  " << set << " (" << count_text(of_set["num_cases"].get<std::int64_t>(), "case") << "): rel_l2";
+            for (const auto& [name, metrics] : of_set["fields"].items()) {
+                const auto& value = metrics["rel_l2"]["mean"];
+                out << " " << name << " " << (value.is_number() ? short_text(value.get<double>()) : "-");
+            }
+            out << "\n";
+        }
         const auto series = coefficients_of(evaluation, split);
         if (series.empty()) continue;
         TextTable forces("lrrrrrrr");

@@ -24,9 +24,9 @@ struct EvaluatedCase {
     Metrics metrics = {};                     ///< of all fields, e.g. `pressure.rel_l2`
     std::optional<Coefficients> forces = {};  ///< by the true and the predicted fields
     std::optional<double> drag_of_table = {}, lift_of_table = {};
-    std::vector<std::vector<double>> drag_along_x = {};  ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
+    std::vector<std::vector<double>> drag_along_x = {};          ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
-    double seconds = 0;  ///< of the prediction, without reading
+    double seconds = 0;                                                              ///< of the prediction, without reading
 };
 
 /// The numbers of `evaluate` and of the report.
@@ -56,7 +56,8 @@ struct CoefficientSeries {
 std::vector<std::string> splits_of(const Evaluation& evaluation);
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split);
 
-/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...}}},
+/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...},
+/// sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data sets}},
 /// cases: [{id, split, num_points, fields, cd, cl, ...}]}. Numbers that are not defined are null.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 

@@ -47,6 +47,16 @@ struct SplitConfig {
     std::string name = {};                                       ///< which split of the manifest; may be empty
 };
 
+/// One of several sets of cases that a run trains on together.
+struct DataSetConfig {
+    std::string name;                      ///< begins the ids of its cases, NAME:ID
+    std::filesystem::path root;            ///< below `DataConfig::root`, unless it is absolute
+    std::string files;                     ///< pattern below that; empty: that of the data
+    std::vector<std::string> case_tables;  ///< below that; empty: those of the data
+    std::optional<SplitConfig> split;      ///< of its own, where the data have none
+    double share = 0;                      ///< of the cases that steps take; 0: as many as it has
+};
+
 /// Which points of a case a step takes.
 enum class SamplingKind : std::uint8_t {
     Uniform,  ///< all have the same chance
@@ -59,6 +69,8 @@ struct DataConfig {
     std::string files;                     ///< pattern below the root; `*` stands for any text
     std::vector<std::string> case_tables;  ///< .json or .csv below the root, with a * one a case; their columns are joined
     SplitConfig split;
+    bool splits_all = true;           ///< whether `split` was given, and counts for every set
+    std::vector<DataSetConfig> sets;  ///< in place of one set of cases; empty: there is one
     bool on_cells = true;
     std::vector<FieldConfig> fields;
     std::vector<std::string> inputs{"points", "normals"};  ///< what the model is told of each point: points first

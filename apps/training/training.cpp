@@ -150,7 +150,7 @@ private:
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
     LoopEnd finish_steps(std::size_t num_left);
-    CaseTensors augmented(const CaseTensors& example, std::int64_t epoch) const;
+    CaseTensors augmented(const CaseTensors& example, std::int64_t time) const;
     std::int64_t points_in_step(std::int64_t index) const;
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
@@ -163,6 +163,7 @@ private:
     double share_waited() const;
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
     nlohmann::json train_ids() const;
+    nlohmann::json shares_of_sets() const;
     at::Device device() const { return world_.device(); }
     std::int64_t num_steps_total() const { return config_.training.num_epochs * steps_per_epoch_; }
     std::int64_t num_steps_limit() const
@@ -227,7 +228,7 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_record
     num_groups_ = shape[0];
     group_ = device_mesh_->coordinate(device_mesh_->axis("data"));
     num_cases_ = static_cast<std::int64_t>(cases.train.size());
-    order_.emplace(CaseOrder(config.training, config.seed, cases.train), num_cases_, num_groups_, group_, config.training.accumulate);
+    order_.emplace(CaseOrder(config.training, config.seed, cases.train, config.data.sets), num_cases_, num_groups_, group_, config.training.accumulate);
     steps_per_epoch_ = order_->steps_per_epoch();
 }
 
@@ -345,6 +346,14 @@ void Run::describe()
                        static_cast<long long>(data_->train.size()), static_cast<long long>(data_->val.size()), static_cast<long long>(data_->test.size()),
                        static_cast<long long>(data_->train.num_points()), seconds_in_preparation_));
 
+    const auto of_sets = order_->order().cases_of_sets();
+    for (std::size_t s = 0; s < of_sets.size(); ++s) {
+        const auto& name = config_.data.sets[s].name;
+        const auto count = std::ranges::count(cases_.train, name, &CaseSource::set);
+        log_.say(formatted("%lld of the %lld cases of an epoch are of %s, which has %lld", static_cast<long long>(of_sets[s]),
+                           static_cast<long long>(num_cases_), name.c_str(), static_cast<long long>(count)));
+    }
+
     if (!findings_.numbers.empty()) {
         Json found{{"phase", "data"}};
         found.update(findings_.numbers);
@@ -383,7 +392,8 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    CaseSequence first(data_->train, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
+    CaseSequence first(data_->train,
+                       [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{.index = 0, .time = 1}); });
     const auto plan = training_plan(model_, config_, first.next(), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
@@ -404,6 +414,10 @@ void Run::require_same_run(const nlohmann::json& description) const
         if (before.at(key) != value)
             refuse("data." + key + " was " + before.at(key).dump() + " when the run began, and is " + value.dump() +
                    " now. Leave it as it was, or start a new run.");
+    }
+    if (description.value("shares_of_sets", nlohmann::json::array()) != shares_of_sets()) {
+        refuse("the shares of data.sets were " + description.value("shares_of_sets", nlohmann::json::array()).dump() + " when the run began, and are " +
+               shares_of_sets().dump() + " now. Leave them as they were, or start a new run.");
     }
     if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
         refuse("the run trained on " + std::to_string(description["train_cases"].size()) + " cases, and data gives " + std::to_string(cases_.train.size()) +
@@ -461,6 +475,16 @@ void Run::resume()
     log_.go_back_to(steps_done_, steps_per_epoch_);
 }
 
+/// Of data.sets; empty where they have none.
+nlohmann::json Run::shares_of_sets() const
+{
+    auto shares = nlohmann::json::array();
+    for (const auto& set : config_.data.sets) {
+        if (set.share > 0) shares.push_back(set.share);
+    }
+    return shares;
+}
+
 nlohmann::json Run::train_ids() const
 {
     auto ids = nlohmann::json::array();
@@ -483,12 +507,12 @@ at::Tensor Run::predict_for_backward(const PointInputs& inputs)
     return predict(inputs);
 }
 
-/// A training case as an epoch shows it.
-CaseTensors Run::augmented(const CaseTensors& example, std::int64_t epoch) const
+/// A training case as it is shown this time.
+CaseTensors Run::augmented(const CaseTensors& example, std::int64_t time) const
 {
     const auto& augmentation = config_.training.augmentation;
     if (!augmentation.is_any()) return example;
-    return mapped_case(example, drawn_map(augmentation, config_.data.frame.up, config_.seed, epoch, example.id), augmentation, config_.data);
+    return mapped_case(example, drawn_map(augmentation, config_.data.frame.up, config_.seed, time, example.id), augmentation, config_.data);
 }
 
 /// Before the first step: cases and fields that augmentation would falsify are refused.
@@ -520,8 +544,8 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
     update_->zero_grad();
     std::vector<at::Tensor> losses;
     const auto waited_before = fed_->seconds_waited();
-    for (const auto& [index, slot, weight] : cases) {
-        const auto example = augmented(fed_->next(), (under_way.number - 1) / steps_per_epoch_ + 1);
+    for (const auto& [index, time, slot, weight] : cases) {
+        const auto example = augmented(fed_->next(), time);
         seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
                                        kGroupStride * static_cast<std::uint64_t>(slot));
         if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
@@ -819,6 +843,7 @@ void Run::save(const char* name, const Json& metrics) const
     description["seed"] = config_.seed;
     description["draws"] = kDrawsOfSteps;
     description["train_cases"] = train_ids();
+    if (const auto shares = shares_of_sets(); !shares.empty()) description["shares_of_sets"] = shares;
     description["step"] = steps_done_;
     description["num_steps"] = num_steps_total();
     description["optimizer"] = config_.training.optimizer;

@@ -70,7 +70,6 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
 
 Json validation_json(const Evaluation& evaluation)
 {
-    Json json;
     const auto numbers = to_json(evaluation)["splits"].begin().value();
     const auto means = [](const auto& self, const Json& from) -> Json {
         if (from.contains("mean")) return from["mean"];
@@ -78,9 +77,16 @@ Json validation_json(const Evaluation& evaluation)
         for (const auto& [name, value] : from.items()) to[name] = self(self, value);
         return to;
     };
-    json["errors"] = means(means, numbers["fields"]);
-    for (const char* name : {"cd", "cl", "cd_table", "cl_table"}) {
-        if (numbers.contains(name)) json["forces"][name] = numbers[name];
+    const auto all_of = [&](const Json& from) {
+        Json json{{"errors", means(means, from["fields"])}};
+        for (const char* name : {"cd", "cl", "cd_table", "cl_table"}) {
+            if (from.contains(name)) json["forces"][name] = from[name];
+        }
+        return json;
+    };
+    auto json = all_of(numbers);
+    if (numbers.contains("sets")) {
+        for (const auto& [name, of_set] : numbers["sets"].items()) json["sets"][name] = all_of(of_set);
     }
     return json;
 }

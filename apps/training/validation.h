@@ -45,7 +45,8 @@ private:
     std::int64_t bytes_kept_ = 0;
 };
 
-/// For metrics.jsonl: {"errors": {field: {metric: mean over cases}}, "forces": {"cd": {"mae", ...}, ...}}; no forces where there are none.
+/// For metrics.jsonl: {"errors": {field: {metric: mean over cases}}, "forces": {"cd": {"mae", ...}, ...}}; no forces where there are none;
+/// the same of each of several data sets below "sets".
 nlohmann::ordered_json validation_json(const Evaluation& evaluation);
 
 /// `, Cd mae 0.0123` (against the solver's where the table has it), or nothing.
