@@ -69,6 +69,8 @@ std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const s
 Metrics force_numbers(const EvaluatedCase& one)
 {
     Metrics numbers;
+    if (one.drag_of_head) numbers.emplace_back("cd.head", *one.drag_of_head);
+    if (one.lift_of_head) numbers.emplace_back("cl.head", *one.lift_of_head);
     if (!one.forces) return numbers;
     const auto& forces = *one.forces;
     const auto add = [&](const std::string& name, double predicted, double truth, const std::optional<double>& of_table) {
@@ -181,6 +183,14 @@ std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums
     return flow;
 }
 
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings)
+{
+    for (std::size_t k = 0; k < names.size(); ++k) (names[k] == "cd" ? one.drag_of_head : one.lift_of_head) = values[k];
+    if (names.empty()) return;
+    one.drag_of_table = table_value(one.source, settings.drag);
+    one.lift_of_table = table_value(one.source, settings.lift);
+}
+
 std::vector<std::string> splits_of(const Evaluation& evaluation)
 {
     std::vector<std::string> splits;
@@ -193,13 +203,20 @@ std::vector<std::string> splits_of(const Evaluation& evaluation)
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split)
 {
     std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
-                                          {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess}};
+                                          {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess}};
     const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
         to.predicted.push_back(predicted);
         to.truth.push_back(truth);
         to.ids.push_back(one.source.id);
     };
     for (const auto* one : cases_of(evaluation, split)) {
+        const auto truth_of_head = [&](const std::optional<double>& of_table, double Coefficients::* integral) {
+            return of_table ? of_table : one->forces ? std::optional((*one->forces).*integral) : std::nullopt;
+        };
+        const auto drag = truth_of_head(one->drag_of_table, &Coefficients::drag_true), lift = truth_of_head(one->lift_of_table, &Coefficients::lift_true);
+        if (one->drag_of_head && drag) add(series[4], *one, *one->drag_of_head, *drag);
+        if (one->lift_of_head && lift) add(series[5], *one, *one->lift_of_head, *lift);
         if (!one->forces) continue;
         add(series[0], *one, one->forces->drag_predicted, one->forces->drag_true);
         add(series[1], *one, one->forces->lift_predicted, one->forces->lift_true);
@@ -228,8 +245,10 @@ std::string to_csv(const Evaluation& evaluation)
     std::vector<const EvaluatedCase*> order;
     for (const auto& one : evaluation.cases) order.push_back(&one);
     std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
-    const auto with_forces = std::ranges::find_if(order, [](const auto* one) { return one->forces.has_value(); });
-    const auto force_columns = with_forces == order.end() ? Metrics() : force_numbers(**with_forces);
+    Metrics force_columns;  // of the case that has most: they are the first ones of any other
+    for (const auto* one : order) {
+        if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size()) force_columns = std::move(numbers);
+    }
 
     std::string text = "id,split,num_points,seconds";
     if (!order.empty()) {
@@ -241,7 +260,7 @@ std::string to_csv(const Evaluation& evaluation)
         text += csv_text(one->source.id) + "," + one->split + "," + std::to_string(one->num_points) + "," + exact_text(one->seconds);
         for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
         const auto numbers = force_numbers(*one);
-        for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (numbers.empty() ? std::string() : exact_text(numbers[i].second));
+        for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
         text += "\n";
     }
     return text;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct EvaluatedCase {
     Metrics metrics = {};                     ///< of all fields, e.g. `pressure.rel_l2`
     std::optional<Coefficients> forces = {};  ///< by the true and the predicted fields
     std::optional<double> drag_of_table = {}, lift_of_table = {};
+    std::optional<double> drag_of_head = {}, lift_of_head = {};  ///< by a head of the model beside its fields
     std::vector<std::vector<double>> drag_along_x = {};          ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
     double seconds = 0;                                                              ///< of the prediction, without reading
@@ -44,7 +46,11 @@ double mean_rel_l2(const EvaluatedCase& one);
 /// are none. @throws as `flow_reference`
 std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why);
 
-/// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's).
+/// Gives a case the coefficients `names`, cd or cl, that the model's head predicts, and those of the table.
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings);
+
+/// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head`
+/// (what the model's head predicts, against the solver's, or where the table has none the integral of the true fields).
 struct CoefficientSeries {
     std::string name;
     std::vector<double> predicted, truth;

@@ -6,6 +6,7 @@
 #include "apps/settings/training_config.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
+#include "models/registry/coefficient_head.h"
 #include "models/registry/registry.h"
 
 #include <cstdint>
@@ -68,9 +69,13 @@ public:
     /// drawn in the order in which the ranks hold the rows.
     void draw_dropout(std::uint64_t seed);
 
+    /// Names of the coefficients, cd and cl, that a head of the model predicts beside the fields; mostly none.
+    const std::vector<std::string>& names_of_head() const { return names_of_head_; }
+
     /// Fields in physical units, (1, N, channels), sharded as the inputs are.
     /// @param scaling   what they are measured by in this case (`field_scaling` of `data()` and `channels()`)
-    at::Tensor predict(const PointInputs& inputs, const FieldScaling& scaling);
+    /// @param of_head   if given, receives the head's coefficients. Collective then
+    at::Tensor predict(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head = nullptr);
 
 private:
     Predictor() = default;
@@ -88,6 +93,9 @@ private:
     Normalizer normalizer_;
     at::Tensor training_mean_;
     Model model_;
+    std::vector<std::string> names_of_head_;
+    std::vector<double> means_of_head_, deviations_of_head_;
+    std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there is one
 };
 
 }  // namespace meshard

@@ -60,7 +60,8 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     tell_of_case(inputs, predictor, [&](const std::string& column) { return source.number(column); }, device);
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
-    const auto predicted = to_local(predictor.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
+    std::vector<double> of_head;
+    const auto predicted = to_local(predictor.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
 
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -72,6 +73,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     result.metrics = sums.metrics(layout);
     std::string why;
     const auto flow = add_forces(result, sums, layout, model.forces, why);
+    add_of_head(result, predictor.names_of_head(), of_head, model.forces);
     if (!flow) {
         const auto note = "no drag and lift: " + why + ".";
         if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);

@@ -196,7 +196,7 @@ std::string table_of_forces(const PageJson& run)
     constexpr std::array metrics{"n", "mae", "bias", "std", "max_abs", "worst", "mean_rel", "r2", "spearman", "pair_order", "guess_mae"};
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
-        for (const char* name : {"cd", "cd_table", "cl", "cl_table"}) {
+        for (const char* name : {"cd", "cd_table", "cd_head", "cl", "cl_table", "cl_head"}) {
             if (!numbers.contains(name)) continue;
             std::vector<PageJson> row{split + " " + name};
             for (const auto* metric : metrics) row.push_back(numbers[name][metric]);
@@ -224,7 +224,7 @@ std::string table_of_cases(const PageJson& run)
         for (const auto& [field, values] : one["fields"].items()) {
             for (const char* metric : {"rel_l2", "mae", "max_abs"}) row.push_back(values[metric]);
         }
-        const auto coefficient = [&](const char* name, const char* which) { return one.contains(name) ? one[name][which] : PageJson(); };
+        const auto coefficient = [&](const char* name, const char* which) { return one.contains(name) && one[name].contains(which) ? one[name][which] : PageJson(); };
         for (const char* which : {"predicted", "true", "table", "error"}) row.push_back(coefficient("cd", which));
         for (const char* which : {"predicted", "true", "error"}) row.push_back(coefficient("cl", which));
         row.push_back(one["seconds"]);
@@ -241,7 +241,7 @@ std::string plots_of_forces(const PageJson& run)
         for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
             PlotSeries dots{split, {}, {}};
             for (const auto& one : run["evaluation"]["cases"]) {
-                if (one["split"] != split || !one.contains(name)) continue;
+                if (one["split"] != split || !one.contains(name) || !one[name].contains("true")) continue;
                 const auto truth = one[name]["true"].get<double>(), predicted = one[name]["predicted"].get<double>();
                 dots.points.push_back({truth, predicted});
                 dots.titles.push_back("case " + one["id"].get<std::string>() + ": true " + number(truth) + ", predicted " + number(predicted));

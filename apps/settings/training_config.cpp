@@ -97,6 +97,8 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.augment.free_stream", .type = SettingType::TextList, .meaning = "the three of data.constants that are the free stream's x, y and z and turn with the case"},
     {.path = "training.augment.sided_constants", .type = SettingType::TextList, .meaning = "those of data.constants that change their sign in a mirror, e.g. a yaw angle"},
     {.path = "training.force_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factors of drag and lift in the loss, e.g. [0.05, 0.01]: squared errors in units of the coefficients' spread over cases"},
+    {.path = "training.coefficient_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factors in the loss of drag and lift that a head beside the fields predicts, in units of their spread; no head unless said"},
+    {.path = "training.coefficient_features", .type = SettingType::Integer, .fallback = "32", .min = 1, .max = 4096, .meaning = "numbers of a point whose means over the case that head is told"},
     {.path = "training.accumulate", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = 1e6, .meaning = "cases of a data group whose gradients are averaged before the weights change"},
     {.path = "training.clip_norm", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 1e9, .meaning = "largest norm of all gradients together; larger ones are scaled down to it; 0: any"},
     {.path = "training.max_skipped_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run"},
@@ -404,6 +406,13 @@ void read_loss(const Settings& settings, const DataConfig& data, TrainingConfig&
         if (data.sampling == SamplingKind::Areas && training.has_forces())
             throw UsageError(settings.where("data.sampling") + " is areas, and training.force_weights adds forces over points of equal chance. Set uniform.");
     }
+    if (settings.has("training.coefficient_weights")) {
+        const auto weights = settings.numbers("training.coefficient_weights");
+        if (weights.size() != 2)
+            throw UsageError(settings.where("training.coefficient_weights") + " must be two numbers, of drag and of lift, e.g. [0.1, 0.1].");
+        training.coefficient_weights = {weights[0], weights[1]};
+    }
+    training.coefficient_features = settings.integer("training.coefficient_features");
     training.weigh_areas = settings.text("training.point_weights") == "areas";
     if (training.weigh_areas && !data.tells("areas")) {
         throw UsageError(settings.where("training.point_weights") +

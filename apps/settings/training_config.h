@@ -146,6 +146,8 @@ struct TrainingConfig {
     FieldLossOptions loss;                                     ///< but for the fields' weights
     std::map<std::string, std::vector<double>> field_weights;  ///< of those that have one, in the loss: one number, or one a channel
     std::array<double, 2> force_weights{};                     ///< of errors of drag and lift in the loss; 0: none
+    std::array<double, 2> coefficient_weights{};               ///< of drag and lift of a head beside the fields; 0: it has none
+    std::int64_t coefficient_features = 32;                    ///< channels of which that head is told the means
     bool weigh_areas = false;                                  ///< points count in the loss by their areas
     std::int64_t accumulate = 1;                               ///< cases of a data group in a step
     double clip_norm = 0;                                      ///< largest norm of all gradients; 0: any
@@ -183,6 +185,7 @@ struct TrainingConfig {
     std::filesystem::path order_file;  ///< may be empty
     std::filesystem::path init;        ///< may be empty
 
+    bool has_coefficients() const { return coefficient_weights[0] > 0 || coefficient_weights[1] > 0; }
     bool has_forces() const { return force_weights[0] > 0 || force_weights[1] > 0; }
 };
 

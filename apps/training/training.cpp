@@ -7,6 +7,7 @@
 #include "apps/program/rank_device.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/augmentation.h"
+#include "apps/training/coefficient_targets.h"
 #include "apps/training/force_term.h"
 #include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_cases.h"
@@ -24,6 +25,7 @@
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
+#include "models/registry/coefficient_head.h"
 #include "models/registry/encoded_model.h"
 #include "partition/error.h"
 #include "sharding/memory/saved_tensors.h"
@@ -143,9 +145,10 @@ private:
     void check_data(const TrainingStart& start);
     void make_model();
     void check_augmentation() const;
-    at::Tensor predict(const PointInputs& inputs);
-    at::Tensor predict_for_backward(const PointInputs& inputs);
-    at::Tensor loss_of(const at::Tensor& prediction, const CaseTensors& example) const;
+    FieldsAndCoefficients predict(const PointInputs& inputs);
+    FieldsAndCoefficients predict_for_backward(const PointInputs& inputs);
+    std::vector<double> physical(const at::Tensor& coefficients) const;
+    at::Tensor loss_of(const FieldsAndCoefficients& predicted, const CaseTensors& example) const;
     void make_loss();
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
@@ -196,6 +199,8 @@ private:
     std::optional<FullyShardedModule> sharded_;  // in its place
     FieldLoss loss_;
     std::optional<ForceTerm> force_term_;
+    std::optional<CoefficientTargets> coefficient_targets_;
+    std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there are targets
     std::optional<WeightUpdate> update_;
     std::optional<Validation> validation_;
 
@@ -246,7 +251,7 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     }
     data_.emplace(prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = data_->train.channels();
-    validation_.emplace(config_.data, channels, config_.forces, cases_);
+    validation_.emplace(config_.data, channels, config_.forces, cases_, names_of_coefficients(config_.training.coefficient_weights));
     check_data(start);
     for (const auto& source : cases_.all()) scalings_[source.id] = field_scaling(config_.data, channels, source);
     const auto statistics = target_statistics(data_->train, config_.training.exact, scalings_);
@@ -272,8 +277,8 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
 /// What the cases say of themselves before anything is learnt from them. A run that goes on has been let pass when it began.
 void Run::check_data(const TrainingStart& start)
 {
-    const bool has_forces = config_.training.has_forces();
-    if (start.resume && !has_forces) return;
+    const bool has_forces = config_.training.has_forces(), has_coefficients = config_.training.has_coefficients();
+    if (start.resume && !has_forces && !has_coefficients) return;
     const JudgedFields layout(config_.data.fields, data_->train.channels());
     const auto figures = data_->figures(config_.data, device_mesh_->all());
     if (!start.resume) {
@@ -287,6 +292,10 @@ void Run::check_data(const TrainingStart& start)
     if (has_forces)
         force_term_.emplace(config_.training.force_weights, config_.data, layout, config_.forces, cases_.train, std::span(figures).first(cases_.train.size()),
                             device());
+    if (has_coefficients) {
+        coefficient_targets_.emplace(config_.training.coefficient_weights, layout, config_.forces, cases_.train, std::span(figures).first(cases_.train.size()),
+                                     device());
+    }
 }
 
 void Run::make_model()
@@ -294,8 +303,10 @@ void Run::make_model()
     std::int64_t num_channels = 0;
     for (const auto count : data_->train.channels()) num_channels += count;
     torch::manual_seed(config_.seed);
-    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
+    const auto num_features = coefficient_targets_ ? config_.training.coefficient_features : 0;
+    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels + num_features));
     encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+    if (coefficient_targets_) forward_with_head_ = add_coefficient_head(model_, num_features, static_cast<std::int64_t>(coefficient_targets_->means().size()));
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
     move_module(*model_.module, device());
@@ -319,13 +330,16 @@ void Run::make_loss()
     loss_ = FieldLoss(options, data_->train.channels(), normalizer_);
 }
 
-at::Tensor Run::loss_of(const at::Tensor& prediction, const CaseTensors& example) const
+at::Tensor Run::loss_of(const FieldsAndCoefficients& predicted, const CaseTensors& example) const
 {
+    const auto& prediction = predicted.fields;
     const auto areas = config_.training.weigh_areas ? example.inputs.embedding.narrow(-1, first_channel(config_.data, "areas"), 1) : at::Tensor();
     const auto& scaling = scalings_.at(example.id);
     const auto target = normalizer_.normalize(scaling.without_unit(example.target));
-    const auto loss = loss_(prediction, target, areas);
-    if (!force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
+    auto loss = loss_(prediction, target, areas);
+    if (!model_.module->is_training()) return loss;  // validation's loss is of the fields alone
+    if (coefficient_targets_) loss = loss + coefficient_targets_->loss(predicted.coefficients, example.id);
+    if (!force_term_) return loss;
     const auto difference = (prediction - target) * normalizer_.std;
     return loss + (*force_term_)(scaling.scale.defined() ? difference * scaling.scale : difference, example);
 }
@@ -419,6 +433,11 @@ void Run::require_same_run(const nlohmann::json& description) const
         refuse("the shares of data.sets were " + description.value("shares_of_sets", nlohmann::json::array()).dump() + " when the run began, and are " +
                shares_of_sets().dump() + " now. Leave them as they were, or start a new run.");
     }
+    const nlohmann::json head_before = description.contains("coefficients") ? description["coefficients"].at("names") : nlohmann::json::array();
+    if (const nlohmann::json head = names_of_coefficients(config_.training.coefficient_weights); head != head_before) {
+        refuse("training.coefficient_weights gave the model a head for " + head_before.dump() + " when the run began, and would give it one for " +
+               head.dump() + " now. Leave it as it was, or start a new run.");
+    }
     if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
         refuse("the run trained on " + std::to_string(description["train_cases"].size()) + " cases, and data gives " + std::to_string(cases_.train.size()) +
                " or others now. Use the same cases (data.root, data.split), or start a new run.");
@@ -492,15 +511,27 @@ nlohmann::json Run::train_ids() const
     return ids;
 }
 
-at::Tensor Run::predict(const PointInputs& inputs)
+FieldsAndCoefficients Run::predict(const PointInputs& inputs)
 {
     RECORD_USER_SCOPE("forward");
     const PrecisionGuard precision(config_.training.precision, device().type());
-    return model_.forward(inputs).to(torch::kFloat);
+    if (!forward_with_head_) return {model_.forward(inputs).to(torch::kFloat), {}};
+    auto predicted = forward_with_head_(inputs);
+    return {predicted.fields.to(torch::kFloat), predicted.coefficients.to(torch::kFloat)};
+}
+
+/// Of the head's coefficients (1, coefficients), in their own units. Collective over the domain.
+std::vector<double> Run::physical(const at::Tensor& coefficients) const
+{
+    const auto whole = (is_sharded(coefficients) ? full_tensor(coefficients) : coefficients).to(torch::kDouble).cpu();
+    std::vector<double> values;
+    for (std::int64_t k = 0; k < whole.size(1); ++k)
+        values.push_back(whole[0][k].item<double>() * coefficient_targets_->deviations()[k] + coefficient_targets_->means()[k]);
+    return values;
 }
 
 /// The same for a step's backward, whose tensors wait where the settings say.
-at::Tensor Run::predict_for_backward(const PointInputs& inputs)
+FieldsAndCoefficients Run::predict_for_backward(const PointInputs& inputs)
 {
     std::optional<OffloadSavedTensors> offload;
     if (config_.training.offload && !device().is_cpu()) offload.emplace();
@@ -780,11 +811,13 @@ FieldErrors Run::errors(const CaseSet& cases, const std::string& split)
             continue;
         }
         const auto example = sequence.next();
-        const auto prediction = predict(example.inputs);
-        sums[num_fields] += loss_of(prediction, example).item<double>();
+        const auto predicted = predict(example.inputs);
+        const auto& prediction = predicted.fields;
+        sums[num_fields] += loss_of(predicted, example).item<double>();
         const auto& scaling = scalings_.at(example.id);
         const auto physical = scaling.physical(normalizer_.denormalize(prediction)), guess = scaling.physical(training_mean_);
         validation_->add(static_cast<std::size_t>(i), example, data_->shards.at(example.id), physical, guess, *domain_);
+        if (coefficient_targets_) validation_->add_of_head(static_cast<std::size_t>(i), this->physical(predicted.coefficients));
         std::int64_t channel = 0;
         for (std::int64_t f = 0; f < num_fields; ++f) {
             const auto count = example.channels[f];
@@ -838,6 +871,12 @@ void Run::save(const char* name, const Json& metrics) const
     if (config_.data.shares_deviation) {
         const auto mean = training_mean_.cpu();
         description["training_mean"] = std::vector<float>(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
+    }
+    if (coefficient_targets_) {
+        description["coefficients"] = {{"names", names_of_coefficients(config_.training.coefficient_weights)},
+                                       {"features", config_.training.coefficient_features},
+                                       {"means", coefficient_targets_->means()},
+                                       {"deviations", coefficient_targets_->deviations()}};
     }
     description["input_ranges"] = ranges_.to_json();
     description["seed"] = config_.seed;
