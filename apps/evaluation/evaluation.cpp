@@ -124,6 +124,15 @@ Json split_json(const Evaluation& evaluation, const std::string& split)
         const auto worst = spread_of(errors).largest_case;
         if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
     }
+    for (const auto* one : cases) {
+        for (const auto& [field, counts] : one->error_histograms) {
+            auto& of_field = to["error_histograms"][field];
+            if (of_field.is_null()) of_field = {{"low", -1}, {"high", 1}, {"below", 0.0}, {"counts", std::vector<double>(counts.size() - 2)}, {"above", 0.0}};
+            of_field["below"] = of_field["below"].get<double>() + counts.front();
+            of_field["above"] = of_field["above"].get<double>() + counts.back();
+            for (std::size_t bin = 0; bin + 2 < counts.size(); ++bin) of_field["counts"][bin] = of_field["counts"][bin].get<double>() + counts[bin + 1];
+        }
+    }
     return to;
 }
 

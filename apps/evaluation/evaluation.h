@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -28,6 +29,7 @@ struct EvaluatedCase {
     std::optional<double> drag_of_head = {}, lift_of_head = {};  ///< by a head of the model beside its fields
     std::vector<std::vector<double>> drag_along_x = {};          ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
+    std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};  ///< of each field by its name (error_histogram.h)
     double seconds = 0;                                                              ///< of the prediction, without reading
 };
 
@@ -63,6 +65,7 @@ std::vector<std::string> splits_of(const Evaluation& evaluation);
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split);
 
 /// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...},
+/// error_histograms: {pressure: {low: -1, high: 1, below, counts, above}},
 /// sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data sets}},
 /// cases: [{id, split, num_points, fields, cd, cl, ...}]}. Numbers that are not defined are null.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);

@@ -49,6 +49,8 @@ public:
     const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
     /// (channels): of each field over the training cases, in physical units of a case with this scaling.
     at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.physical(training_mean_); }
+    /// (channels): deviations over the training cases, in the same units.
+    at::Tensor training_deviation(const FieldScaling& scaling) const { return scaling.scale.defined() ? normalizer_.std * scaling.scale : normalizer_.std; }
     const ForceSettings& forces() const { return forces_; }           ///< of the run's configuration; without area for a file of weights
     const InputRanges& ranges() const { return ranges_; }             ///< of the training cases; empty for files that do not say them
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each

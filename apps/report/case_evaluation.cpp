@@ -6,6 +6,7 @@
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
 #include "apps/evaluation/case_sums.h"
+#include "apps/evaluation/error_histogram.h"
 #include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
 #include "io/mesh_io.h"
@@ -71,6 +72,8 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
     }
     result.metrics = sums.metrics(layout);
+    const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling.on(device)), all);
+    for (std::size_t f = 0; f < histograms.size(); ++f) result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);
     std::string why;
     const auto flow = add_forces(result, sums, layout, model.forces, why);
     add_of_head(result, predictor.names_of_head(), of_head, model.forces);
