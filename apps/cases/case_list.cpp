@@ -332,6 +332,84 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
     return parts;
 }
 
+/// All cases of one set.
+std::vector<CaseSource> find_files(const DataConfig& data)
+{
+    if (!std::filesystem::is_directory(data.root)) throw IoError("data.root is " + data.root.string() + ", which is no folder.");
+    const auto pattern = (data.root / data.files).string();
+    const auto files = matching_files(pattern);
+    if (files.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.surface.");
+
+    const auto table = read_case_tables(data);
+    std::vector<CaseSource> cases;
+    std::set<std::string> ids;
+    for (const auto& file : files) {
+        CaseSource source{last_wildcard(pattern, file.string()), file, {}};
+        if (!ids.insert(source.id).second)
+            throw InvalidInput("two files match " + pattern + " with the id '" + source.id + "', one of them " + file.string() + ".");
+        if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
+        cases.push_back(std::move(source));
+    }
+    return cases;
+}
+
+CaseLists split_cases(const std::vector<CaseSource>& cases, const DataConfig& data, std::int64_t seed)
+{
+    auto parts = !data.split.column.empty()     ? split_by_column(cases, data.split.column)
+                 : !data.split.manifest.empty() ? split_by_manifest(cases, data)
+                 : !data.split.lists.empty()    ? split_by_lists(cases, data.split.lists)
+                                                : split_by_shares(cases, data.split.shares, seed);
+    return {std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"])};
+}
+
+void find_walls_of(CaseLists& lists, const DataConfig& data)
+{
+    if (data.wall.empty()) return;
+    const auto walls = find_walls((data.root / data.wall).string());
+    for (auto* part : {&lists.train, &lists.val, &lists.test}) {
+        for (auto& source : *part) source.wall = wall_of(source, walls, data);
+    }
+}
+
+/// Of several sets: split set by set, but for lists of ids, which name cases of all.
+CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
+{
+    CaseLists all;
+    for (const auto& set : data.sets) {
+        auto of_set = data;
+        of_set.root = set.root;
+        of_set.files = set.files;
+        of_set.case_tables = set.case_tables;
+        of_set.split = *set.split;
+        CaseLists lists;
+        try {
+            const auto cases = find_files(of_set);
+            lists = data.splits_all && !data.split.lists.empty() ? CaseLists{cases, {}, {}} : split_cases(cases, of_set, seed);
+            find_walls_of(lists, of_set);
+        } catch (const InvalidInput& error) {
+            throw InvalidInput("data.sets." + set.name + ": " + error.what());
+        } catch (const IoError& error) {
+            throw IoError("data.sets." + set.name + ": " + error.what());
+        }
+        const auto take = [&](std::vector<CaseSource>& from, std::vector<CaseSource>& to) {
+            for (auto& source : from) {
+                source.id = set.name + ":" + source.id;
+                source.set = set.name;
+                to.push_back(std::move(source));
+            }
+        };
+        take(lists.train, all.train);
+        take(lists.val, all.val);
+        take(lists.test, all.test);
+    }
+    if (data.splits_all && !data.split.lists.empty()) all = split_cases(all.train, data, seed);
+    for (const auto& set : data.sets) {
+        if (set.share > 0 && std::ranges::none_of(all.train, [&](const auto& source) { return source.set == set.name; }))
+            throw InvalidInput("data.sets." + set.name + " has a share of the training cases, and none of its cases trains. Check its split.");
+    }
+    return all;
+}
+
 }  // namespace
 
 double CaseSource::number(const std::string& column) const
@@ -367,37 +445,19 @@ CaseLists CaseLists::of_part(std::size_t part) const
 
 CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume)
 {
-    if (!std::filesystem::is_directory(data.root)) throw IoError("data.root is " + data.root.string() + ", which is no folder.");
-    const auto pattern = (data.root / data.files).string();
-    const auto files = matching_files(pattern);
-    if (files.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.surface.");
-
-    const auto table = read_case_tables(data);
-    std::vector<CaseSource> cases;
-    std::set<std::string> ids;
-    for (const auto& file : files) {
-        CaseSource source{last_wildcard(pattern, file.string()), file, {}};
-        if (!ids.insert(source.id).second)
-            throw InvalidInput("two files match " + pattern + " with the id '" + source.id + "', one of them " + file.string() + ".");
-        if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
-        cases.push_back(std::move(source));
+    if (!data.sets.empty()) {
+        auto lists = find_cases_of_sets(data, seed);
+        if (lists.train.empty()) throw InvalidInput("none of the cases of data.sets is left to train on. Check their splits.");
+        return lists;
     }
-
+    auto cases = find_files(data);
     const auto num_left_out = volume ? add_volumes(cases, *volume) : 0;
-    auto parts = !data.split.column.empty()     ? split_by_column(cases, data.split.column)
-                 : !data.split.manifest.empty() ? split_by_manifest(cases, data)
-                 : !data.split.lists.empty()    ? split_by_lists(cases, data.split.lists)
-                                                : split_by_shares(cases, data.split.shares, seed);
-    CaseLists lists{std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"]), num_left_out};
+    auto lists = split_cases(cases, data, seed);
+    lists.num_left_out = num_left_out;
     if (lists.train.empty()) {
         throw InvalidInput("none of the " + std::to_string(cases.size()) + " cases is left to train on. Check data.split.");
     }
-    if (!data.wall.empty()) {
-        const auto walls = find_walls((data.root / data.wall).string());
-        for (auto* part : {&lists.train, &lists.val, &lists.test}) {
-            for (auto& source : *part) source.wall = wall_of(source, walls, data);
-        }
-    }
+    find_walls_of(lists, data);
     return lists;
 }
 

@@ -18,6 +18,7 @@ struct CaseSource {
     std::map<std::string, std::string> columns;
     std::filesystem::path wall = {};    ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
     std::filesystem::path volume = {};  ///< the file of its volume, of cases with two parts, whose surface `file` is
+    std::string set = {};             ///< that it belongs to, of several; its name begins the id
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
@@ -36,9 +37,10 @@ struct CaseLists {
     CaseLists of_part(std::size_t part) const;
 };
 
-/// Finds the cases and splits them. Files whose case the split does not name are left out, and of cases with two parts those that have only one.
+/// Finds the cases of all sets and splits them. Files whose case the split does not name are left out, and of cases with two parts those that have only one.
 /// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case has no
-///         file, or no surface where `data.wall` asks for one, the table has no such column, or no case is left to train on.
+///         file, or no surface where `data.wall` asks for one, the table has no such column, or no case is left to train on, or
+///         none of a set that has a share of the training cases.
 /// @param volume   the other part of cases that have two
 CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume = nullptr);
 inline CaseLists find_cases(const TrainingRunConfig& config)

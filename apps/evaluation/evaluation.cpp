@@ -38,6 +38,24 @@ void put(Json& json, const std::string& path, Json value)
     (*at)[word] = std::move(value);
 }
 
+/// The cases of one of several data sets.
+Evaluation of_set(const Evaluation& evaluation, const std::string& set)
+{
+    Evaluation part{.model = {}, .drag_guess = evaluation.drag_guess, .lift_guess = evaluation.lift_guess};
+    std::ranges::copy_if(evaluation.cases, std::back_inserter(part.cases), [&](const auto& one) { return one.source.set == set; });
+    return part;
+}
+
+/// Names of the data sets of a split's cases; none where there are not several.
+std::vector<std::string> sets_of(const Evaluation& evaluation, const std::string& split)
+{
+    std::vector<std::string> sets;
+    for (const auto& one : evaluation.cases) {
+        if (one.split == split && !one.source.set.empty() && std::ranges::find(sets, one.source.set) == sets.end()) sets.push_back(one.source.set);
+    }
+    return sets;
+}
+
 std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const std::string& split)
 {
     std::vector<const EvaluatedCase*> cases;
@@ -51,6 +69,8 @@ std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const s
 Metrics force_numbers(const EvaluatedCase& one)
 {
     Metrics numbers;
+    if (one.drag_of_head) numbers.emplace_back("cd.head", *one.drag_of_head);
+    if (one.lift_of_head) numbers.emplace_back("cl.head", *one.lift_of_head);
     if (!one.forces) return numbers;
     const auto& forces = *one.forces;
     const auto add = [&](const std::string& name, double predicted, double truth, const std::optional<double>& of_table) {
@@ -89,6 +109,31 @@ Json case_json(const EvaluatedCase& one)
         json["drag_along_x"] = {{"low_x", one.low_x}, {"high_x", one.high_x}, {"true", one.drag_along_x[0]}, {"predicted", one.drag_along_x[1]}};
     }
     return json;
+}
+
+/// What `splits` says of one.
+Json split_json(const Evaluation& evaluation, const std::string& split)
+{
+    const auto cases = cases_of(evaluation, split);
+    Json to{{"num_cases", cases.size()}};
+    for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
+    for (const auto& series : coefficients_of(evaluation, split)) {
+        for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
+        std::vector<double> errors;
+        for (std::size_t i = 0; i < series.truth.size(); ++i) errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
+        const auto worst = spread_of(errors).largest_case;
+        if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
+    }
+    for (const auto* one : cases) {
+        for (const auto& [field, counts] : one->error_histograms) {
+            auto& of_field = to["error_histograms"][field];
+            if (of_field.is_null()) of_field = {{"low", -1}, {"high", 1}, {"below", 0.0}, {"counts", std::vector<double>(counts.size() - 2)}, {"above", 0.0}};
+            of_field["below"] = of_field["below"].get<double>() + counts.front();
+            of_field["above"] = of_field["above"].get<double>() + counts.back();
+            for (std::size_t bin = 0; bin + 2 < counts.size(); ++bin) of_field["counts"][bin] = of_field["counts"][bin].get<double>() + counts[bin + 1];
+        }
+    }
+    return to;
 }
 
 std::string csv_text(const std::string& text)
@@ -147,6 +192,14 @@ std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums
     return flow;
 }
 
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings)
+{
+    for (std::size_t k = 0; k < names.size(); ++k) (names[k] == "cd" ? one.drag_of_head : one.lift_of_head) = values[k];
+    if (names.empty()) return;
+    one.drag_of_table = table_value(one.source, settings.drag);
+    one.lift_of_table = table_value(one.source, settings.lift);
+}
+
 std::vector<std::string> splits_of(const Evaluation& evaluation)
 {
     std::vector<std::string> splits;
@@ -158,16 +211,21 @@ std::vector<std::string> splits_of(const Evaluation& evaluation)
 
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split)
 {
-    std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},
-                                          {"cl", {}, {}, {}, evaluation.lift_guess},
-                                          {"cd_table", {}, {}, {}, evaluation.drag_guess},
-                                          {"cl_table", {}, {}, {}, evaluation.lift_guess}};
+    std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess}};
     const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
         to.predicted.push_back(predicted);
         to.truth.push_back(truth);
         to.ids.push_back(one.source.id);
     };
     for (const auto* one : cases_of(evaluation, split)) {
+        const auto truth_of_head = [&](const std::optional<double>& of_table, double Coefficients::* integral) {
+            return of_table ? of_table : one->forces ? std::optional((*one->forces).*integral) : std::nullopt;
+        };
+        const auto drag = truth_of_head(one->drag_of_table, &Coefficients::drag_true), lift = truth_of_head(one->lift_of_table, &Coefficients::lift_true);
+        if (one->drag_of_head && drag) add(series[4], *one, *one->drag_of_head, *drag);
+        if (one->lift_of_head && lift) add(series[5], *one, *one->lift_of_head, *lift);
         if (!one->forces) continue;
         add(series[0], *one, one->forces->drag_predicted, one->forces->drag_true);
         add(series[1], *one, one->forces->lift_predicted, one->forces->lift_true);
@@ -183,17 +241,8 @@ Json to_json(const Evaluation& evaluation)
     Json json{{"format", "meshard evaluation"}, {"version", 1}, {"model", evaluation.model}, {"notes", evaluation.notes}};
     json["splits"] = Json::object();
     for (const auto& split : splits_of(evaluation)) {
-        const auto cases = cases_of(evaluation, split);
-        auto& to = json["splits"][split];
-        to["num_cases"] = cases.size();
-        for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
-        for (const auto& series : coefficients_of(evaluation, split)) {
-            for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
-            std::vector<double> errors;
-            for (std::size_t i = 0; i < series.truth.size(); ++i) errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
-            const auto worst = spread_of(errors).largest_case;
-            if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
-        }
+        json["splits"][split] = split_json(evaluation, split);
+        for (const auto& set : sets_of(evaluation, split)) json["splits"][split]["sets"][set] = split_json(of_set(evaluation, set), split);
     }
     json["cases"] = Json::array();
     for (const auto& one : evaluation.cases) json["cases"].push_back(case_json(one));
@@ -205,8 +254,10 @@ std::string to_csv(const Evaluation& evaluation)
     std::vector<const EvaluatedCase*> order;
     for (const auto& one : evaluation.cases) order.push_back(&one);
     std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
-    const auto with_forces = std::ranges::find_if(order, [](const auto* one) { return one->forces.has_value(); });
-    const auto force_columns = with_forces == order.end() ? Metrics() : force_numbers(**with_forces);
+    Metrics force_columns;  // of the case that has most: they are the first ones of any other
+    for (const auto* one : order) {
+        if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size()) force_columns = std::move(numbers);
+    }
 
     std::string text = "id,split,num_points,seconds";
     if (!order.empty()) {
@@ -218,7 +269,7 @@ std::string to_csv(const Evaluation& evaluation)
         text += csv_text(one->source.id) + "," + one->split + "," + std::to_string(one->num_points) + "," + exact_text(one->seconds);
         for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
         const auto numbers = force_numbers(*one);
-        for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (numbers.empty() ? std::string() : exact_text(numbers[i].second));
+        for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
         text += "\n";
     }
     return text;
@@ -243,6 +294,15 @@ std::string to_text(const Evaluation& evaluation)
                             " " + (worst.is_string() ? worst.get<std::string>() : "-"), number("guess_rel_l2", "mean")});
         }
         out << fields;
+        for (const auto& set : sets_of(evaluation, split)) {
+            const auto& of_set = json["splits"][split]["sets"][set];
+            out << "  " << set << " (" << count_text(of_set["num_cases"].get<std::int64_t>(), "case") << "): rel_l2";
+            for (const auto& [name, metrics] : of_set["fields"].items()) {
+                const auto& value = metrics["rel_l2"]["mean"];
+                out << " " << name << " " << (value.is_number() ? short_text(value.get<double>()) : "-");
+            }
+            out << "\n";
+        }
         const auto series = coefficients_of(evaluation, split);
         if (series.empty()) continue;
         TextTable forces("lrrrrrrr");

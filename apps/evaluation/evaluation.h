@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -24,9 +26,11 @@ struct EvaluatedCase {
     Metrics metrics = {};                     ///< of all fields, e.g. `pressure.rel_l2`
     std::optional<Coefficients> forces = {};  ///< by the true and the predicted fields
     std::optional<double> drag_of_table = {}, lift_of_table = {};
-    std::vector<std::vector<double>> drag_along_x = {};  ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
+    std::optional<double> drag_of_head = {}, lift_of_head = {};  ///< by a head of the model beside its fields
+    std::vector<std::vector<double>> drag_along_x = {};          ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
-    double seconds = 0;  ///< of the prediction, without reading
+    std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};  ///< of each field by its name (error_histogram.h)
+    double seconds = 0;                                                              ///< of the prediction, without reading
 };
 
 /// The numbers of `evaluate` and of the report.
@@ -44,7 +48,11 @@ double mean_rel_l2(const EvaluatedCase& one);
 /// are none. @throws as `flow_reference`
 std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why);
 
-/// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's).
+/// Gives a case the coefficients `names`, cd or cl, that the model's head predicts, and those of the table.
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings);
+
+/// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head`
+/// (what the model's head predicts, against the solver's, or where the table has none the integral of the true fields).
 struct CoefficientSeries {
     std::string name;
     std::vector<double> predicted, truth;
@@ -56,7 +64,9 @@ struct CoefficientSeries {
 std::vector<std::string> splits_of(const Evaluation& evaluation);
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split);
 
-/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...}}},
+/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...},
+/// error_histograms: {pressure: {low: -1, high: 1, below, counts, above}},
+/// sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data sets}},
 /// cases: [{id, split, num_points, fields, cd, cl, ...}]}. Numbers that are not defined are null.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 

@@ -19,12 +19,24 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 namespace meshard {
 namespace {
 
 constexpr const char* kSuffix = "_predicted";
 constexpr const char* kSpreadSuffix = "_spread";
+
+/// The head's coefficients, as Cd_head and Cl_head of the whole mesh: the means of several predictions.
+void add_coefficients(Mesh& mesh, const std::map<std::string, std::vector<double>>& of_head)
+{
+    for (const auto& [coefficient, values] : of_head) {
+        const auto called = coefficient + "_head";
+        std::erase_if(mesh.field_data, [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
+        const auto mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+        mesh.field_data.push_back(DataArray::from(called, std::vector<double>{mean}));
+    }
+}
 
 CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, const std::string& name, const std::map<std::string, double>& values,
                    bool is_speaker)
@@ -206,6 +218,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto bytes = memory_for_points(world, device_mesh->all());
     const JudgedFields layout(data.fields, models.front().channels());
     const auto value_of = [&](const std::string& column) { return told_value(options, column); };
+    PredictedForces found;
     PredictionSpread predictions;
     std::vector<ForceSums> forces;
     std::vector<std::string> wall_patches;  // whose distances the mesh has
@@ -233,7 +246,9 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         }
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));
-            const auto fields = to_local(model.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
+            std::vector<double> of_head;
+            const auto fields = to_local(model.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
+            for (std::size_t k = 0; k < of_head.size(); ++k) found.of_head[model.names_of_head()[k] == "cd" ? "Cd" : "Cl"].push_back(of_head[k]);
             if (options.with_forces) forces.push_back(case_sums(fields, fields, geometry, layout, model.training_mean(scaling), device_mesh->all()).forces);
             predictions.add(fields);
         }
@@ -241,8 +256,12 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
     const auto fields = predictions.mean(), spread = predictions.spread();
-    PredictedForces found;
-    if (options.with_forces) found = predicted_forces(forces, models.front(), layout, name, options.values);
+    if (options.with_forces) {
+        auto of_head = std::move(found.of_head);
+        found = predicted_forces(forces, models.front(), layout, name, options.values);
+        found.of_head = std::move(of_head);
+    }
+    for (auto* mesh : {&whole, &subdomain.mesh}) add_coefficients(*mesh, found.of_head);
 
     if (!in_pieces) {
         const auto all = rows_on_first_rank(fields, rows, device_mesh->all());

@@ -42,11 +42,13 @@ struct PredictionOptions {
 struct PredictedForces {
     std::vector<double> drag, lift;
     std::string why;
+    std::map<std::string, std::vector<double>> of_head = {};  ///< Cd, Cl: by heads of the models beside their fields, where they have some
 };
 
 /// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece
 /// a rank in a folder beside it. Collective over all ranks.
 ///
+/// What heads of the models predict of the whole case is written as arrays `Cd_head` and `Cl_head` of the mesh (field data).
 /// A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name already.
 /// Of several models, or of several draws of dropout, the arrays are the means, and `<name>_spread` the standard deviations (of n - 1), component by component.
 /// What the models are told is compared with their training cases: what lies beyond is warned of.

@@ -9,6 +9,7 @@
 #include "models/registry/grid_forward.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
@@ -206,6 +207,13 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
     const bool has_volume = description.contains("volume");
     if (description.contains("data")) data_ = data_config(description[part == 1 ? "volume" : "data"]);
     encode_coordinates(model_, data_.encoding, 0);  // whose values the checkpoint has
+    if (description.contains("coefficients")) {
+        const auto& head = description["coefficients"];
+        names_of_head_ = head.at("names").get<std::vector<std::string>>();
+        means_of_head_ = head.at("means").get<std::vector<double>>();
+        deviations_of_head_ = head.at("deviations").get<std::vector<double>>();
+        forward_with_head_ = add_coefficient_head(model_, head.at("features"), static_cast<std::int64_t>(names_of_head_.size()));
+    }
     checkpoint.load_weights(*model_.module);
     if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
     model_.module->eval();
@@ -332,10 +340,23 @@ void Predictor::draw_dropout(std::uint64_t seed)
     seed_draws(*model_.module, seed);
 }
 
-at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& scaling)
+at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head)
 {
     torch::NoGradGuard no_grad;
-    return scaling.on(normalizer_.mean.device()).physical(normalizer_.denormalize(model_.forward(inputs)));
+    at::Tensor fields;
+    if (forward_with_head_) {
+        const auto predicted = forward_with_head_(inputs);
+        fields = predicted.fields;
+        if (of_head) {
+            const auto& found = predicted.coefficients;
+            const auto whole = (is_sharded(found) ? full_tensor(found) : found).to(torch::kDouble).cpu();
+            of_head->clear();
+            for (std::int64_t k = 0; k < whole.size(1); ++k) of_head->push_back(whole[0][k].item<double>() * deviations_of_head_[k] + means_of_head_[k]);
+        }
+    } else {
+        fields = model_.forward(inputs);
+    }
+    return scaling.on(normalizer_.mean.device()).physical(normalizer_.denormalize(fields));
 }
 
 }  // namespace meshard

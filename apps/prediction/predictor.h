@@ -7,6 +7,7 @@
 #include "apps/settings/training_config.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
+#include "models/registry/coefficient_head.h"
 #include "models/registry/registry.h"
 
 #include <cstdint>
@@ -58,6 +59,8 @@ public:
     const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
     /// (channels): of each field over the training cases, in physical units of a case with this scaling.
     at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.physical(training_mean_); }
+    /// (channels): deviations over the training cases, in the same units.
+    at::Tensor training_deviation(const FieldScaling& scaling) const { return scaling.scale.defined() ? normalizer_.std * scaling.scale : normalizer_.std; }
     const ForceSettings& forces() const { return forces_; }           ///< of the run's configuration; without area for a file of weights
     const InputRanges& ranges() const { return ranges_; }             ///< of the training cases; empty for files that do not say them
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
@@ -81,9 +84,13 @@ public:
     /// drawn in the order in which the ranks hold the rows.
     void draw_dropout(std::uint64_t seed);
 
+    /// Names of the coefficients, cd and cl, that a head of the model predicts beside the fields; mostly none.
+    const std::vector<std::string>& names_of_head() const { return names_of_head_; }
+
     /// Fields in physical units, (1, N, channels), sharded as the inputs are.
     /// @param scaling   what they are measured by in this case (`field_scaling` of `data()` and `channels()`)
-    at::Tensor predict(const PointInputs& inputs, const FieldScaling& scaling);
+    /// @param of_head   if given, receives the head's coefficients. Collective then
+    at::Tensor predict(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head = nullptr);
 
 private:
     Predictor() = default;
@@ -101,6 +108,9 @@ private:
     Normalizer normalizer_;
     at::Tensor training_mean_;
     Model model_;
+    std::vector<std::string> names_of_head_;
+    std::vector<double> means_of_head_, deviations_of_head_;
+    std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there is one
 };
 
 }  // namespace meshard

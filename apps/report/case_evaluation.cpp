@@ -7,6 +7,7 @@
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
 #include "apps/evaluation/case_sums.h"
+#include "apps/evaluation/error_histogram.h"
 #include "apps/grids/grid_case.h"
 #include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
@@ -98,7 +99,8 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     if (predictor.takes_body()) inputs.body = case_body(read_wall(source.wall, source.file, data.wall_patches), frame);
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
-    const auto predicted = to_local(predictor.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
+    std::vector<double> of_head;
+    const auto predicted = to_local(predictor.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
 
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -108,8 +110,11 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
     }
     result.metrics = sums.metrics(layout);
+    const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling.on(device)), all);
+    for (std::size_t f = 0; f < histograms.size(); ++f) result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);
     std::string why;
     const auto flow = add_forces(result, sums, layout, model.forces, why);
+    add_of_head(result, predictor.names_of_head(), of_head, model.forces);
     if (!flow) {
         const auto note = "no drag and lift: " + why + ".";
         if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);

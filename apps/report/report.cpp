@@ -31,6 +31,33 @@ OrderedJson log_of(const std::filesystem::path& run)
     return lines;
 }
 
+/// Whether the error was still falling when the run ended: the lowest mean rel_l2 (without validation cases the lowest loss) of the last tenth of the epochs
+/// that were judged is more than 1 % below the lowest before. Null for fewer than ten of them.
+OrderedJson convergence_of(const OrderedJson& log)
+{
+    constexpr std::size_t fewest = 10;
+    constexpr double still_falling = 0.01;
+    const bool has_validation = std::ranges::any_of(log, [](const auto& line) { return line.value("phase", "") == "val"; });
+    std::vector<double> errors;
+    for (const auto& line : log) {
+        const auto phase = line.value("phase", "");
+        if (!has_validation && phase == "train" && line["loss"].is_number()) errors.push_back(line["loss"].get<double>());
+        if (phase != "val") continue;
+        double sum = 0;
+        for (const auto& [field, metrics] : line["metrics"].items()) sum += metrics["rel_l2"].is_number() ? metrics["rel_l2"].get<double>() : 0.0;
+        errors.push_back(sum / static_cast<double>(line["metrics"].size()));
+    }
+    if (errors.size() < fewest) return {};
+    const auto tenth = static_cast<std::ptrdiff_t>(errors.size() / 10);
+    const auto before = *std::min_element(errors.begin(), errors.end() - tenth), last = *std::min_element(errors.end() - tenth, errors.end());
+    const auto fell = before > 0 ? 1 - last / before : 0.0;
+    return {{"of", has_validation ? "mean validation rel_l2" : "training loss"},
+            {"lowest_before_last_tenth", before},
+            {"lowest_in_last_tenth", last},
+            {"fell_by", fell},
+            {"converged", fell <= still_falling}};
+}
+
 /// Index of the best, the median and the worst case, each once.
 std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation& evaluation)
 {
@@ -119,8 +146,12 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
                 curves["val " + name + " mae"].push_back({line["epoch"], metrics["mae"]});
             }
         }
-        json["runs"].push_back(
-            {{"name", run.name}, {"folder", run.folder.string()}, {"evaluation", to_json(run.evaluation)}, {"data", data}, {"curves", curves}});
+        json["runs"].push_back({{"name", run.name},
+                                {"folder", run.folder.string()},
+                                {"evaluation", to_json(run.evaluation)},
+                                {"data", data},
+                                {"curves", curves},
+                                {"convergence", convergence_of(run.log)}});
     }
     return json;
 }

@@ -196,7 +196,7 @@ std::string table_of_forces(const PageJson& run)
     constexpr std::array metrics{"n", "mae", "bias", "std", "max_abs", "worst", "mean_rel", "r2", "spearman", "pair_order", "guess_mae"};
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
-        for (const char* name : {"cd", "cd_table", "cl", "cl_table"}) {
+        for (const char* name : {"cd", "cd_table", "cd_head", "cl", "cl_table", "cl_head"}) {
             if (!numbers.contains(name)) continue;
             std::vector<PageJson> row{split + " " + name};
             for (const auto* metric : metrics) row.push_back(numbers[name][metric]);
@@ -224,7 +224,9 @@ std::string table_of_cases(const PageJson& run)
         for (const auto& [field, values] : one["fields"].items()) {
             for (const char* metric : {"rel_l2", "mae", "max_abs"}) row.push_back(values[metric]);
         }
-        const auto coefficient = [&](const char* name, const char* which) { return one.contains(name) ? one[name][which] : PageJson(); };
+        const auto coefficient = [&](const char* name, const char* which) {
+            return one.contains(name) && one[name].contains(which) ? one[name][which] : PageJson();
+        };
         for (const char* which : {"predicted", "true", "table", "error"}) row.push_back(coefficient("cd", which));
         for (const char* which : {"predicted", "true", "error"}) row.push_back(coefficient("cl", which));
         row.push_back(one["seconds"]);
@@ -241,7 +243,7 @@ std::string plots_of_forces(const PageJson& run)
         for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
             PlotSeries dots{split, {}, {}};
             for (const auto& one : run["evaluation"]["cases"]) {
-                if (one["split"] != split || !one.contains(name)) continue;
+                if (one["split"] != split || !one.contains(name) || !one[name].contains("true")) continue;
                 const auto truth = one[name]["true"].get<double>(), predicted = one[name]["predicted"].get<double>();
                 dots.points.push_back({truth, predicted});
                 dots.titles.push_back("case " + one["id"].get<std::string>() + ": true " + number(truth) + ", predicted " + number(predicted));
@@ -269,6 +271,40 @@ std::string plot_along_x(const PageJson& one)
         series.push_back(std::move(line));
     }
     return plot({.title = "Drag summed along x, case " + one["id"].get<std::string>(), .x = "x", .y = "Cd up to x"}, series);
+}
+
+/// Shares of points by their error, of each field.
+std::string histograms(const PageJson& run)
+{
+    std::vector<std::string> fields;
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        if (!numbers.contains("error_histograms")) continue;
+        for (const auto& [field, counts] : numbers["error_histograms"].items()) {
+            if (std::ranges::find(fields, field) == fields.end()) fields.push_back(field);
+        }
+    }
+    std::string html;
+    for (const auto& field : fields) {
+        std::vector<PlotSeries> series;
+        for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+            if (!numbers.contains("error_histograms")) continue;
+            const auto& found = numbers["error_histograms"][field];
+            const auto counts = found["counts"].get<std::vector<double>>();
+            const auto low = found["low"].get<double>(), width = (found["high"].get<double>() - low) / static_cast<double>(counts.size());
+            auto total = found["below"].get<double>() + found["above"].get<double>();
+            for (const auto count : counts) total += count;
+            PlotSeries steps{split, {{low, 0}}, {}};
+            for (std::size_t bin = 0; bin < counts.size(); ++bin) {
+                const auto share = 100 * counts[bin] / std::max(total, 1.0), begin = low + width * static_cast<double>(bin);
+                steps.points.push_back({begin, share});
+                steps.points.push_back({begin + width, share});
+            }
+            steps.points.push_back({found["high"].get<double>(), 0});
+            series.push_back(std::move(steps));
+        }
+        html += plot({.title = "Errors of " + field, .x = "predicted - true, in deviations of the training cases", .y = "% of points and components"}, series);
+    }
+    return html;
 }
 
 std::string curves(const PageJson& report)
@@ -324,8 +360,14 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
         if (!run["data"].contains(which)) continue;
         for (const auto& sentence : run["data"][which]) html += "<p class=\"note\">" + escaped("data: " + sentence.get<std::string>()) + "</p>";
     }
+    if (const auto& end = run["convergence"]; end.is_object() && !end["converged"].get<bool>()) {
+        html += "<p class=\"note\">Training had not converged: in the last tenth of its epochs the " + end["of"].get<std::string>() + " still fell by " +
+                number(100 * end["fell_by"].get<double>()) + " %. Train longer.</p>";
+    }
     html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run);
-    if (const auto forces = table_of_forces(run); !forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);
+    if (const auto errors = histograms(run); !errors.empty()) html += "<div class=\"plots\">" + errors + "</div>";
+    const auto forces = table_of_forces(run);
+    if (!forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);
     std::vector<std::string> drawn;
     for (const auto& picture : pictures) {
         if (picture.run == name && std::ranges::find(drawn, picture.id) == drawn.end()) drawn.push_back(picture.id);
@@ -333,7 +375,7 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     for (const auto& one : run["evaluation"]["cases"]) {
         if (one.contains("drag_along_x") && std::ranges::find(drawn, one["id"].get<std::string>()) != drawn.end()) html += plot_along_x(one);
     }
-    html += html.find("<div class=\"plots\">") == std::string::npos ? "" : "</div>";
+    if (!forces.empty()) html += "</div>";
     html += "<h3>Cases</h3>" + table_of_cases(run);
     for (const auto& picture : pictures) {
         if (picture.run != name) continue;

@@ -40,6 +40,8 @@ constexpr RefusedKey kRefused[] = {
     {"training.augment", "it turns and shifts points"},
     {"training.force_weights", "a regular grid has no surface on which forces act"},
     {"training.point_weights", "all cells of a grid have the same size"},
+    {"training.coefficient_weights", "a regular grid has no surface on which forces act"},
+    {"data.sets", "there is one set of grids: put all of them below data.grid"},
     {"training.exact", "convolutions and Fourier transforms add in an order that depends on the cut"},
 };
 

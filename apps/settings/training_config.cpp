@@ -44,6 +44,16 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.grid", .meaning = "image data on regular grids below the root, .vti, for models of grids, in place of data.surface"},
     {.path = "data.arrays", .type = SettingType::TextList, .meaning = "arrays that a model of grids is told, at points or cells as data.association says"},
     {.path = "data.cases", .type = SettingType::TextList, .meaning = "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. run_*/force_mom_*.csv"},
+    {.path = "data.sets.*.root", .meaning = "of one of several sets of cases: its folder, below data.root unless absolute; its cases are called NAME:ID"},
+    {.path = "data.sets.*.files", .meaning = "its files below that, in place of data.surface or data.volume"},
+    {.path = "data.sets.*.cases", .type = SettingType::TextList, .meaning = "its tables below that, in place of data.cases"},
+    {.path = "data.sets.*.share", .type = SettingType::Number, .min = 1e-9, .max = 1e9, .meaning = "share of the training cases that steps take from it, against the other sets' shares; as many as it has unless said"},
+    {.path = "data.sets.*.split.column", .meaning = "the set's own split, where data.split is not given; its keys are those of data.split"},
+    {.path = "data.sets.*.split.manifest", .meaning = "as data.split.manifest"},
+    {.path = "data.sets.*.split.name", .meaning = "as data.split.name"},
+    {.path = "data.sets.*.split.train", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "as data.split.train, ids without the set's name"},
+    {.path = "data.sets.*.split.val", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "as data.split.val"},
+    {.path = "data.sets.*.split.test", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "as data.split.test"},
     {.path = "data.split.column", .meaning = "column of the table that says train, val or test"},
     {.path = "data.split.manifest", .meaning = "file below the root with lists of cases, `.json`, or a text file a part with a * where train, val or test stands"},
     {.path = "data.split.name", .meaning = "which split of the manifest: its lists NAME_train, NAME_val and NAME_test, or those of the family NAME"},
@@ -98,6 +108,8 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.augment.free_stream", .type = SettingType::TextList, .meaning = "the three of data.constants that are the free stream's x, y and z and turn with the case"},
     {.path = "training.augment.sided_constants", .type = SettingType::TextList, .meaning = "those of data.constants that change their sign in a mirror, e.g. a yaw angle"},
     {.path = "training.force_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factors of drag and lift in the loss, e.g. [0.05, 0.01]: squared errors in units of the coefficients' spread over cases"},
+    {.path = "training.coefficient_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factors in the loss of drag and lift that a head beside the fields predicts, in units of their spread; no head unless said"},
+    {.path = "training.coefficient_features", .type = SettingType::Integer, .fallback = "32", .min = 1, .max = 4096, .meaning = "numbers of a point whose means over the case that head is told"},
     {.path = "training.accumulate", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = 1e6, .meaning = "cases of a data group whose gradients are averaged before the weights change"},
     {.path = "training.clip_norm", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 1e9, .meaning = "largest norm of all gradients together; larger ones are scaled down to it; 0: any"},
     {.path = "training.max_skipped_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run"},
@@ -147,23 +159,23 @@ constexpr SettingRule kFixedRules[] = {
 };
 // clang-format on
 
-SplitConfig split_config(const Settings& settings)
+/// @param base   `data.split`, or that of a set
+SplitConfig split_config(const Settings& settings, const std::string& base)
 {
     SplitConfig split;
-    if (settings.has("data.split.column")) split.column = settings.text("data.split.column");
-    if (settings.has("data.split.manifest")) split.manifest = settings.text("data.split.manifest");
-    if (settings.has("data.split.name")) split.name = settings.text("data.split.name");
-    if (!split.manifest.empty() && !split.column.empty())
-        throw UsageError(settings.where("data.split.manifest") + " and data.split.column exclude each other.");
+    if (settings.has(base + ".column")) split.column = settings.text(base + ".column");
+    if (settings.has(base + ".manifest")) split.manifest = settings.text(base + ".manifest");
+    if (settings.has(base + ".name")) split.name = settings.text(base + ".name");
+    if (!split.manifest.empty() && !split.column.empty()) throw UsageError(settings.where(base + ".manifest") + " and " + base + ".column exclude each other.");
     if (!split.name.empty() && split.manifest.empty())
-        throw UsageError(settings.where("data.split.name") + " names a split of a manifest, and there is none: give data.split.manifest.");
+        throw UsageError(settings.where(base + ".name") + " names a split of a manifest, and there is none: give data.split.manifest.");
     double sum = 0;
     for (const char* part : kParts) {
-        const auto path = std::string("data.split.") + part;
+        const auto path = base + "." + part;
         const auto* setting = settings.find(path);
         if (!setting) continue;
-        if (!split.column.empty()) throw UsageError(settings.where(path) + " and data.split.column exclude each other.");
-        if (!split.name.empty()) throw UsageError(settings.where(path) + " and data.split.name exclude each other.");
+        if (!split.column.empty()) throw UsageError(settings.where(path) + " and " + base + ".column exclude each other.");
+        if (!split.name.empty()) throw UsageError(settings.where(path) + " and " + base + ".name exclude each other.");
         if (!split.manifest.empty() && (!setting->is_list || split.manifest.find('*') != std::string::npos)) {
             throw UsageError(settings.where(path) + (setting->is_list ? " names lists of data.split.manifest, which is a file a part: leave one of them out."
                                                                       : " must name lists of data.split.manifest, e.g. [full_train]."));
@@ -175,12 +187,43 @@ SplitConfig split_config(const Settings& settings)
             sum += split.shares[part];
         }
     }
-    if (!split.lists.empty() && !split.shares.empty()) throw UsageError("data.split: give shares or lists of ids, not both.");
-    if (sum > 1 + 1e-9) throw UsageError("data.split: the shares add up to " + std::to_string(sum) + "; at most 1 is possible.");
+    if (!split.lists.empty() && !split.shares.empty()) throw UsageError(base + ": give shares or lists of ids, not both.");
+    if (sum > 1 + 1e-9) throw UsageError(base + ": the shares add up to " + std::to_string(sum) + "; at most 1 is possible.");
     if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
-        throw UsageError(settings.where("data.split.name") + " names a split of data.split.manifest, which is a file a part: leave one of them out.");
+        throw UsageError(settings.where(base + ".name") + " names a split of data.split.manifest, which is a file a part: leave one of them out.");
     if (split.column.empty() && split.manifest.empty() && split.lists.empty() && split.shares.empty()) split.shares["train"] = 1.0;
     return split;
+}
+
+/// Several sets of cases in place of one.
+void read_sets(const Settings& settings, DataConfig& data)
+{
+    for (const auto& name : settings.names_below("data.sets")) {
+        const auto base = "data.sets." + name;
+        if (name.find_first_of(":/ ") != std::string::npos)
+            throw UsageError(base + ": the name of a set begins the ids of its cases; it must have no blank, / or :.");
+        DataSetConfig set{.name = name, .root = data.root, .files = data.files, .case_tables = data.case_tables, .split = {}, .share = 0};
+        if (settings.has(base + ".root")) set.root = data.root / settings.text(base + ".root");
+        if (settings.has(base + ".files")) set.files = settings.text(base + ".files");
+        if (set.files.find('*') == std::string::npos)
+            throw UsageError(settings.where(base + ".files") + " is '" + set.files + "'; it needs a * where the case's id stands.");
+        if (settings.has(base + ".cases")) set.case_tables = settings.find(base + ".cases")->values;
+        if (settings.has(base + ".share")) set.share = settings.number(base + ".share");
+        if (data.splits_all && settings.names_below(base + ".split").empty())
+            set.split = data.split;
+        else if (!data.splits_all)
+            set.split = split_config(settings, base + ".split");
+        else
+            throw UsageError(base + ".split and data.split exclude each other: data.split is of the cases of all sets.");
+        if (!set.split->column.empty() && set.case_tables.empty())
+            throw UsageError(base + " is split by a column, and has no data.cases, the table that has it.");
+        data.sets.push_back(std::move(set));
+    }
+    const auto without = std::ranges::find(data.sets, 0.0, &DataSetConfig::share);
+    if (without != data.sets.end() && std::ranges::any_of(data.sets, [](const auto& one) { return one.share > 0; }))
+        throw UsageError("data.sets." + without->name + " has no share, and other sets have one. Give each a share, or none.");
+    if (!data.sets.empty() && data.splits_all && !data.split.manifest.empty())
+        throw UsageError(settings.where("data.split.manifest") + " lies below one folder, and there are several data.sets: give each its own split.");
 }
 
 /// The surface whose distance `sdf` is.
@@ -304,8 +347,11 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
         throw UsageError(settings.where(key) + " is '" + data.files + "'; it needs a * where the case's id stands.");
     }
     if (settings.has("data.cases")) data.case_tables = settings.find("data.cases")->values;
-    data.split = split_config(settings);
-    if (!data.split.column.empty() && data.case_tables.empty()) throw UsageError("data.split.column needs data.cases, the table that has the column.");
+    data.splits_all = !settings.names_below("data.split").empty();
+    data.split = split_config(settings, "data.split");
+    read_sets(settings, data);
+    if (data.sets.empty() && !data.split.column.empty() && data.case_tables.empty())
+        throw UsageError("data.split.column needs data.cases, the table that has the column.");
     data.on_cells = settings.text("data.association") == "cell";
 
     data.fields = fields_below(settings, "data.fields");
@@ -476,6 +522,13 @@ void read_loss(const Settings& settings, const TrainingRunConfig& config, Traini
         if (data.sampling == SamplingKind::Areas && training.has_forces())
             throw UsageError(settings.where("data.sampling") + " is areas, and training.force_weights adds forces over points of equal chance. Set uniform.");
     }
+    if (settings.has("training.coefficient_weights")) {
+        const auto weights = settings.numbers("training.coefficient_weights");
+        if (weights.size() != 2)
+            throw UsageError(settings.where("training.coefficient_weights") + " must be two numbers, of drag and of lift, e.g. [0.1, 0.1].");
+        training.coefficient_weights = {weights[0], weights[1]};
+    }
+    training.coefficient_features = settings.integer("training.coefficient_features");
     training.weigh_areas = settings.text("training.point_weights") == "areas";
     if (training.weigh_areas && !data.tells("areas")) {
         throw UsageError(settings.where("training.point_weights") +
@@ -756,6 +809,10 @@ TrainingRunConfig training_config(const Settings& settings)
     }
     config.data = data_config(settings, config.run_dir());
     config.volume = volume_config(settings, config.data);
+    if (config.volume && !config.data.sets.empty())
+        throw UsageError(settings.where("data.volume.files") + ": cases of several data.sets have one part, a surface or a volume. Leave one of the two out.");
+    if (config.volume && settings.has("training.coefficient_weights"))
+        throw UsageError(settings.where("training.coefficient_weights") + " gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
     config.forces = force_settings(settings);
 
     config.model.name = settings.text("model.name");

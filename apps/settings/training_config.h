@@ -48,6 +48,16 @@ struct SplitConfig {
     std::string name = {};                                       ///< which split of the manifest; may be empty
 };
 
+/// One of several sets of cases that a run trains on together.
+struct DataSetConfig {
+    std::string name;                      ///< begins the ids of its cases, NAME:ID
+    std::filesystem::path root;            ///< below `DataConfig::root`, unless it is absolute
+    std::string files;                     ///< pattern below that; empty: that of the data
+    std::vector<std::string> case_tables;  ///< below that; empty: those of the data
+    std::optional<SplitConfig> split;      ///< of its own, where the data have none
+    double share = 0;                      ///< of the cases that steps take; 0: as many as it has
+};
+
 /// Which points of a case a step takes.
 enum class SamplingKind : std::uint8_t {
     Uniform,  ///< all have the same chance
@@ -61,6 +71,8 @@ struct DataConfig {
     bool in_volume = false;                ///< they are volumes
     std::vector<std::string> case_tables;  ///< .json or .csv below the root, with a * one a case; their columns are joined
     SplitConfig split;
+    bool splits_all = true;           ///< whether `split` was given, and counts for every set
+    std::vector<DataSetConfig> sets;  ///< in place of one set of cases; empty: there is one
     bool on_cells = true;
     bool is_grid = false;             ///< cases are image data, whose points or cells make up a regular grid
     std::vector<std::string> arrays;  ///< of grids: what the model is told of each of them, in place of `inputs`
@@ -146,6 +158,8 @@ struct TrainingConfig {
     std::map<std::string, std::vector<double>> field_weights;  ///< of those that have one, in the loss: one number, or one a channel
     std::array<double, 2> part_weights{1, 1};                  ///< of surface and volume in the loss, of cases with both
     std::array<double, 2> force_weights{};                     ///< of errors of drag and lift in the loss; 0: none
+    std::array<double, 2> coefficient_weights{};               ///< of drag and lift of a head beside the fields; 0: it has none
+    std::int64_t coefficient_features = 32;                    ///< channels of which that head is told the means
     bool weigh_areas = false;                                  ///< points count in the loss by their areas
     std::int64_t accumulate = 1;                               ///< cases of a data group in a step
     double clip_norm = 0;                                      ///< largest norm of all gradients; 0: any
@@ -183,6 +197,7 @@ struct TrainingConfig {
     std::filesystem::path order_file;  ///< may be empty
     std::filesystem::path init;        ///< may be empty
 
+    bool has_coefficients() const { return coefficient_weights[0] > 0 || coefficient_weights[1] > 0; }
     bool has_forces() const { return force_weights[0] > 0 || force_weights[1] > 0; }
 };
 

@@ -149,7 +149,7 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowCh
         std::copy_n(values, stored.num_inputs, told + i * stored.num_inputs);
         std::copy_n(values + stored.num_inputs, num_targets, target + i * num_targets);
         if (choice) {
-            chosen = std::lower_bound(chosen, choice->ids.end(), id);
+            while (chosen != choice->ids.end() && *chosen < id) ++chosen;  // both ascend
             result.ids[i] = chosen - choice->ids.begin();
         } else {
             result.ids[i] = id;

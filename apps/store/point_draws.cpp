@@ -90,7 +90,10 @@ std::vector<std::int64_t> StoredOrder::drawn_ids(std::int64_t count, std::int64_
 {
     std::vector<std::int64_t> ids;
     for (const auto& range : drawn_ranges(count, seed, epoch)) {
-        for (auto place = range.first; place < range.first + range.count; ++place) ids.push_back(id_at(place));
+        const auto block = block_of(range.first), begin = begin_of(block);
+        const auto permutation = permutation_of(block);  // made once a block: making it takes as long as asking it
+        for (auto place = range.first; place < range.first + range.count; ++place)
+            ids.push_back(begin + static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(place - begin))));
     }
     std::sort(ids.begin(), ids.end());
     return ids;

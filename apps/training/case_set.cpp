@@ -88,7 +88,7 @@ ChannelStatistics CaseSet::statistics(std::int64_t i) const
 void CaseSet::keep(bool on_device)
 {
     for (std::int64_t i = 0; i < size(); ++i) {
-        auto example = tensors_of({i, 0}, read({i, 0}, {}));
+        auto example = tensors_of({.index = i}, read({.index = i}, {}));
         if (!reading_.device.is_cpu()) example = on_device ? meshard::on_device(example, reading_.device) : page_locked(example);
         kept_.push_back(std::move(example));
     }
@@ -98,16 +98,16 @@ void CaseSet::keep(bool on_device)
 /// Whether all points of the turn's case are read: those that are drawn by area are drawn from all.
 bool CaseSet::reads_all(const CaseTurn& turn) const
 {
-    return turn.epoch == 0 || reading_.data.sampling == SamplingKind::Areas || draws_all(sampling(), num_points(turn.index));
+    return turn.time == 0 || reading_.data.sampling == SamplingKind::Areas || draws_all(sampling(), num_points(turn.index));
 }
 
 std::optional<RowChoice> CaseSet::choice_of(const CaseTurn& turn) const
 {
     if (reads_all(turn)) return {};
     const auto count = num_points(turn.index);
-    RowChoice choice{drawn_ids(sampling(), count, reading_.seed, id(turn.index), turn.epoch), {}};
+    RowChoice choice{drawn_ids(sampling(), count, reading_.seed, id(turn.index), turn.time), {}};
     if (reading_.data.sampling == SamplingKind::Blocks)
-        choice.ranges = StoredOrder(count, id(turn.index)).drawn_ranges(reading_.data.num_sampled, reading_.seed, turn.epoch);
+        choice.ranges = StoredOrder(count, id(turn.index)).drawn_ranges(reading_.data.num_sampled, reading_.seed, turn.time);
     return choice;
 }
 
@@ -162,9 +162,9 @@ CaseTensors CaseSequence::next()
     }
     const bool is_drawn_yet = ahead_ && !cases_.reads_all(turn);
     const auto& data = cases_.reading_.data;
-    if (turn.epoch > 0 && !is_drawn_yet) {
+    if (turn.time > 0 && !is_drawn_yet) {
         const auto channel = data.sampling == SamplingKind::Areas ? first_channel(data, "areas") : 0;
-        example = sampled_case(example, cases_.sampling(), channel, cases_.reading_.seed, turn.epoch);
+        example = sampled_case(example, cases_.sampling(), channel, cases_.reading_.seed, turn.time);
     }
     return on_device(example, cases_.reading_.device);
 }

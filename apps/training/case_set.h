@@ -32,7 +32,8 @@ struct CaseReading {
 /// A case whose turn it is.
 struct CaseTurn {
     std::int64_t index = 0;  ///< in its set
-    std::int64_t epoch = 0;  ///< from 1: with those of its points that the epoch draws; 0: with all
+    std::int64_t time = 0;   ///< from 1: with those of its points that are drawn for this time that it trains; 0: with all
+    std::int64_t epoch = 0;  ///< before whose first case files are looked at
 };
 
 /// Cases of one split, stored: they stay in memory, or are read when it is their turn.

@@ -62,7 +62,7 @@ DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, c
                        const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     const auto data_axis = device_mesh->axis("data");
-    const StepOrder order(CaseOrder(config.training, config.seed, lists.train), cases.train.size(), device_mesh->size(data_axis),
+    const StepOrder order(CaseOrder(config.training, config.seed, lists.train, config.data.sets), cases.train.size(), device_mesh->size(data_axis),
                           device_mesh->coordinate(data_axis), 1);
     const auto num_steps = most > 0 ? std::min(most, order.steps_per_epoch()) : order.steps_per_epoch();
     std::vector<std::filesystem::path> files;

@@ -113,7 +113,7 @@ ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std:
         }
         return statistics;
     }
-    CaseSequence all(train, [&, index = std::int64_t{0}]() mutable { return index < train.size() ? std::optional(CaseTurn{index++, 0}) : std::nullopt; });
+    CaseSequence all(train, [&, index = std::int64_t{0}]() mutable { return index < train.size() ? std::optional(CaseTurn{.index = index++}) : std::nullopt; });
     for (std::int64_t i = 0; i < train.size(); ++i) {
         const auto example = all.next();
         const auto scaling = scalings.at(example.id).on(to_local(example.target).device());

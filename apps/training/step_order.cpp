@@ -19,13 +19,15 @@ std::int64_t StepOrder::cases_in_step(std::int64_t step) const
 
 std::vector<StepCase> StepOrder::cases_of_step(std::int64_t step) const
 {
-    const auto order = order_.of_epoch(step / steps_per_epoch() + 1);
+    const auto epoch = step / steps_per_epoch() + 1;
+    const auto order = order_.of_epoch(epoch), times = order_.times_of_epoch(epoch);
     const auto before = step % steps_per_epoch() * cases_per_step(), num_counted = cases_in_step(step);
     std::vector<StepCase> cases;
     for (std::int64_t first = 0; first < num_counted; first += num_groups_) {
         const auto slot = first + group_;
         const auto weight = slot < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
-        cases.push_back({order[(before + slot) % num_cases_], slot, weight});
+        const auto place = (before + slot) % num_cases_;
+        cases.push_back({order[place], times[place], slot, weight});
     }
     return cases;
 }
@@ -42,7 +44,7 @@ std::function<std::optional<CaseTurn>()> StepOrder::turns(std::int64_t first, st
     return [this, step = first, end, left = std::deque<CaseTurn>()]() mutable -> std::optional<CaseTurn> {
         if (left.empty()) {
             if (step >= end) return {};
-            for (const auto& one : cases_of_step(step)) left.push_back({one.index, step / steps_per_epoch() + 1});
+            for (const auto& one : cases_of_step(step)) left.push_back({one.index, one.time, step / steps_per_epoch() + 1});
             ++step;
         }
         const auto turn = left.front();
@@ -57,7 +59,7 @@ std::function<std::optional<CaseTurn>()> StepOrder::turns_of_split(std::int64_t 
         const auto index = first + group_;
         if (first >= num_cases || (index >= num_cases && !takes_part)) return {};
         first += num_groups_;
-        return CaseTurn{std::min(index, num_cases - 1), 0};
+        return CaseTurn{.index = std::min(index, num_cases - 1)};
     };
 }
 

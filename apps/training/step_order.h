@@ -14,6 +14,7 @@ namespace meshard {
 /// A case of a step, for one data group.
 struct StepCase {
     std::int64_t index = 0;  ///< among the cases that train
+    std::int64_t time = 1;   ///< that it trains, from 1 (`CaseOrder::times_of_epoch`)
     std::int64_t slot = 0;   ///< among the cases of the step
     double weight = 1;       ///< how often it counts in the mean over the data groups: 0 for one that only lets this group take part
 };
@@ -23,6 +24,8 @@ class StepOrder {
 public:
     /// @param accumulate   cases of a data group in a step
     StepOrder(CaseOrder order, std::int64_t num_cases, std::int64_t num_groups, std::int64_t group, std::int64_t accumulate);
+
+    const CaseOrder& order() const { return order_; }
 
     std::int64_t cases_per_step() const { return num_groups_ * accumulate_; }
     std::int64_t steps_per_epoch() const { return (num_cases_ + cases_per_step() - 1) / cases_per_step(); }

@@ -10,6 +10,7 @@
 #include "apps/settings/grid_settings.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/augmentation.h"
+#include "apps/training/coefficient_targets.h"
 #include "apps/training/force_term.h"
 #include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_cases.h"
@@ -27,6 +28,7 @@
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
+#include "models/registry/coefficient_head.h"
 #include "models/registry/encoded_model.h"
 #include "models/registry/grid_forward.h"
 #include "partition/error.h"
@@ -151,7 +153,11 @@ struct CasePart {
 
 /// Of a case, one a part.
 using Example = std::vector<CaseTensors>;
-using Fields = std::vector<at::Tensor>;
+
+struct CasePrediction {
+    std::vector<at::Tensor> fields;  // of each part
+    at::Tensor coefficients;         // of the head, (1, coefficients); undefined where the model has none
+};
 
 /// One run of `train`: what stays the same from step to step.
 class Run {
@@ -174,12 +180,13 @@ private:
     void make_model();
     void check_augmentation() const;
     Example next_example(std::vector<CaseSequence*> sequences);
-    Fields predict(const Example& example);
-    Fields predict_for_backward(const Example& example);
-    at::Tensor loss_of(const Fields& prediction, const Example& example) const;
+    CasePrediction predict(const Example& example);
+    CasePrediction predict_for_backward(const Example& example);
+    std::vector<double> physical(const at::Tensor& coefficients) const;
+    at::Tensor loss_of(const CasePrediction& prediction, const Example& example) const;
     at::Tensor loss_of_part(std::size_t part, const at::Tensor& prediction, const CaseTensors& example) const;
     std::vector<FieldConfig> fields() const;
-    at::Tensor of_all_parts(at::Tensor CasePart::* member) const;
+    at::Tensor of_all_parts(at::Tensor CasePart::*member) const;
     Normalizer normalizer_of_all() const;
     void set_normalizers(const Normalizer& all, const at::Tensor& training_mean);
     bool is_kept() const;
@@ -189,7 +196,7 @@ private:
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
     LoopEnd finish_steps(std::size_t num_left);
-    CaseTensors augmented(const CaseTensors& example, std::int64_t epoch) const;
+    CaseTensors augmented(const CaseTensors& example, std::int64_t time) const;
     std::int64_t points_in_step(std::int64_t index) const;
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
@@ -202,6 +209,7 @@ private:
     double share_waited() const;
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
     nlohmann::json train_ids() const;
+    nlohmann::json shares_of_sets() const;
     at::Device device() const { return world_.device(); }
     /// Of the first part; the others have as many cases, in the same order.
     const RunCases& stored() const { return *parts_.front().stored; }
@@ -232,6 +240,8 @@ private:
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
     std::optional<ForceTerm> force_term_;        // of the first part
+    std::optional<CoefficientTargets> coefficient_targets_;
+    std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there are targets
     std::optional<WeightUpdate> update_;
 
     std::int64_t steps_done_ = 0;
@@ -263,7 +273,7 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_record
     num_groups_ = shape[0];
     group_ = device_mesh_->coordinate(device_mesh_->axis("data"));
     num_cases_ = static_cast<std::int64_t>(cases.train.size());
-    order_.emplace(CaseOrder(config.training, config.seed, cases.train), num_cases_, num_groups_, group_, config.training.accumulate);
+    order_.emplace(CaseOrder(config.training, config.seed, cases.train, config.data.sets), num_cases_, num_groups_, group_, config.training.accumulate);
     steps_per_epoch_ = order_->steps_per_epoch();
 }
 
@@ -306,7 +316,7 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
     part.stored.emplace(config.data.is_grid ? prepare_grids(config, part.cases, device_mesh_, device())
                                             : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = part.stored->train.channels();
-    part.validation.emplace(part.data, channels, config_.forces, part.cases);
+    part.validation.emplace(part.data, channels, config_.forces, part.cases, names_of_coefficients(config_.training.coefficient_weights));
     if (!part.data.is_grid) check_data(start, index);
     for (const auto& source : part.cases.all()) part.scalings[source.id] = field_scaling(part.data, channels, source);
     const auto statistics = target_statistics(part.stored->train, config_.training.exact, part.scalings);
@@ -323,9 +333,9 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
 void Run::check_data(const TrainingStart& start, std::size_t index)
 {
     const auto& part = parts_[index];
-    const bool has_forces = index == 0 && config_.training.has_forces();
+    const bool has_forces = index == 0 && config_.training.has_forces(), has_coefficients = index == 0 && config_.training.has_coefficients();
     findings_.emplace_back();
-    if (start.resume && !has_forces) return;
+    if (start.resume && !has_forces && !has_coefficients) return;
     const JudgedFields layout(part.data.fields, part.stored->train.channels());
     const auto figures = part.stored->figures(part.data, device_mesh_->all());
     if (!start.resume) {
@@ -339,6 +349,10 @@ void Run::check_data(const TrainingStart& start, std::size_t index)
     if (has_forces)
         force_term_.emplace(config_.training.force_weights, part.data, layout, config_.forces, part.cases.train,
                             std::span(figures).first(part.cases.train.size()), device());
+    if (has_coefficients) {
+        coefficient_targets_.emplace(config_.training.coefficient_weights, layout, config_.forces, part.cases.train,
+                                     std::span(figures).first(part.cases.train.size()), device());
+    }
 }
 
 void Run::make_model()
@@ -352,8 +366,11 @@ void Run::make_model()
         model_ = meshard::make_model(config_.model.name, grid_model_arguments(config_.model, grid_widths(first_case(training_cases()), config_.data)));
         take_rows_of_grids(model_, *stored().of_inputs);
     } else {
-        model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels[0], num_channels[1]));
+        const auto num_features = coefficient_targets_ ? config_.training.coefficient_features : 0;
+        model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels[0] + num_features, num_channels[1]));
         encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+        if (coefficient_targets_)
+            forward_with_head_ = add_coefficient_head(model_, num_features, static_cast<std::int64_t>(coefficient_targets_->means().size()));
     }
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
@@ -380,12 +397,16 @@ void Run::make_loss()
     }
 }
 
-at::Tensor Run::loss_of(const Fields& prediction, const Example& example) const
+at::Tensor Run::loss_of(const CasePrediction& prediction, const Example& example) const
 {
-    if (parts_.size() == 1) return loss_of_part(0, prediction[0], example[0]);
+    if (parts_.size() == 1) {
+        const auto loss = loss_of_part(0, prediction.fields[0], example[0]);
+        if (!coefficient_targets_ || !model_.module->is_training()) return loss;
+        return loss + coefficient_targets_->loss(prediction.coefficients, example[0].id);
+    }
     at::Tensor sum;
     for (std::size_t part = 0; part < parts_.size(); ++part) {
-        const auto weighted = loss_of_part(part, prediction[part], example[part]) * config_.training.part_weights[part];
+        const auto weighted = loss_of_part(part, prediction.fields[part], example[part]) * config_.training.part_weights[part];
         sum = sum.defined() ? sum + weighted : weighted;
     }
     return sum;
@@ -475,6 +496,14 @@ void Run::describe()
                            static_cast<long long>(parts_[1].stored->train.num_points()), static_cast<long long>(cases_.num_left_out)));
     }
 
+    const auto of_sets = order_->order().cases_of_sets();
+    for (std::size_t s = 0; s < of_sets.size(); ++s) {
+        const auto& name = config_.data.sets[s].name;
+        const auto count = std::ranges::count(cases_.train, name, &CaseSource::set);
+        log_.say(formatted("%lld of the %lld cases of an epoch are of %s, which has %lld", static_cast<long long>(of_sets[s]),
+                           static_cast<long long>(num_cases_), name.c_str(), static_cast<long long>(count)));
+    }
+
     for (std::size_t part = 0; part < findings_.size(); ++part) {
         const auto& findings = findings_[part];
         if (!findings.numbers.empty()) {
@@ -545,6 +574,15 @@ void Run::require_same_run(const nlohmann::json& description) const
                " when the run began. Leave it as it was, or start a new run.");
     require_same(to_json(data_config(description.at("data"))), to_json(config_.data), "data.");
     if (config_.volume) require_same(to_json(data_config(description.at("volume"))), to_json(*config_.volume), "data.volume.");
+    if (description.value("shares_of_sets", nlohmann::json::array()) != shares_of_sets()) {
+        refuse("the shares of data.sets were " + description.value("shares_of_sets", nlohmann::json::array()).dump() + " when the run began, and are " +
+               shares_of_sets().dump() + " now. Leave them as they were, or start a new run.");
+    }
+    const nlohmann::json head_before = description.contains("coefficients") ? description["coefficients"].at("names") : nlohmann::json::array();
+    if (const nlohmann::json head = names_of_coefficients(config_.training.coefficient_weights); head != head_before) {
+        refuse("training.coefficient_weights gave the model a head for " + head_before.dump() + " when the run began, and would give it one for " +
+               head.dump() + " now. Leave it as it was, or start a new run.");
+    }
     if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
         refuse("the run trained on " + std::to_string(description["train_cases"].size()) + " cases, and data gives " + std::to_string(cases_.train.size()) +
                " or others now. Use the same cases (data.root, data.split), or start a new run.");
@@ -604,6 +642,16 @@ void Run::resume()
     log_.go_back_to(steps_done_, steps_per_epoch_);
 }
 
+/// Of data.sets; empty where they have none.
+nlohmann::json Run::shares_of_sets() const
+{
+    auto shares = nlohmann::json::array();
+    for (const auto& set : config_.data.sets) {
+        if (set.share > 0) shares.push_back(set.share);
+    }
+    return shares;
+}
+
 nlohmann::json Run::train_ids() const
 {
     auto ids = nlohmann::json::array();
@@ -629,29 +677,43 @@ Example Run::next_example(std::vector<CaseSequence*> sequences)
     return example;
 }
 
-Fields Run::predict(const Example& example)
+CasePrediction Run::predict(const Example& example)
 {
     RECORD_USER_SCOPE("forward");
     const PrecisionGuard precision(config_.training.precision, device().type());
-    if (example.size() == 1) return {model_.forward(example[0].inputs).to(torch::kFloat)};
+    if (forward_with_head_) {
+        const auto predicted = forward_with_head_(example[0].inputs);
+        return {{predicted.fields.to(torch::kFloat)}, predicted.coefficients.to(torch::kFloat)};
+    }
+    if (example.size() == 1) return {{model_.forward(example[0].inputs).to(torch::kFloat)}, {}};
     const auto fields = model_.forward_parts(&example[0].inputs, &example[1].inputs);
-    return {fields.surface.to(torch::kFloat), fields.volume.to(torch::kFloat)};
+    return {{fields.surface.to(torch::kFloat), fields.volume.to(torch::kFloat)}, {}};
+}
+
+/// Of the head's coefficients (1, coefficients), in their own units. Collective over the domain.
+std::vector<double> Run::physical(const at::Tensor& coefficients) const
+{
+    const auto whole = (is_sharded(coefficients) ? full_tensor(coefficients) : coefficients).to(torch::kDouble).cpu();
+    std::vector<double> values;
+    for (std::int64_t k = 0; k < whole.size(1); ++k)
+        values.push_back(whole[0][k].item<double>() * coefficient_targets_->deviations()[k] + coefficient_targets_->means()[k]);
+    return values;
 }
 
 /// The same for a step's backward, whose tensors wait where the settings say.
-Fields Run::predict_for_backward(const Example& example)
+CasePrediction Run::predict_for_backward(const Example& example)
 {
     std::optional<OffloadSavedTensors> offload;
     if (config_.training.offload && !device().is_cpu()) offload.emplace();
     return predict(example);
 }
 
-/// A training case as an epoch shows it.
-CaseTensors Run::augmented(const CaseTensors& example, std::int64_t epoch) const
+/// A training case as it is shown this time.
+CaseTensors Run::augmented(const CaseTensors& example, std::int64_t time) const
 {
     const auto& augmentation = config_.training.augmentation;
     if (!augmentation.is_any()) return example;
-    return mapped_case(example, drawn_map(augmentation, config_.data.frame.up, config_.seed, epoch, example.id), augmentation, config_.data);
+    return mapped_case(example, drawn_map(augmentation, config_.data.frame.up, config_.seed, time, example.id), augmentation, config_.data);
 }
 
 /// Before the first step: cases and fields that augmentation would falsify are refused.
@@ -710,9 +772,9 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
     std::vector<CaseSequence*> fed;
     for (auto& part : parts_) fed.push_back(&*part.fed);
     const auto waited_before = seconds_waited();
-    for (const auto& [index, slot, weight] : cases) {
+    for (const auto& [index, time, slot, weight] : cases) {
         auto example = next_example(fed);
-        for (auto& part : example) part = augmented(part, (under_way.number - 1) / steps_per_epoch_ + 1);
+        for (auto& part : example) part = augmented(part, time);
         seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
                                        kGroupStride * static_cast<std::uint64_t>(slot));
         if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
@@ -959,8 +1021,9 @@ FieldErrors Run::errors(CaseSet RunCases::* of_split, const std::string& split)
             auto& part = parts_[p];
             const auto& points = example[p];
             const auto& scaling = part.scalings.at(points.id);
-            const auto physical = scaling.physical(part.normalizer.denormalize(prediction[p])), guess = scaling.physical(part.training_mean);
+            const auto physical = scaling.physical(part.normalizer.denormalize(prediction.fields[p])), guess = scaling.physical(part.training_mean);
             part.validation->add(static_cast<std::size_t>(i), points, part.stored->shards.at(points.id), physical, guess, *domain_);
+            if (p == 0 && coefficient_targets_) part.validation->add_of_head(static_cast<std::size_t>(i), this->physical(prediction.coefficients));
             std::int64_t channel = 0;
             for (const auto count : points.channels) {
                 sums[field++] += relative_l2(physical.narrow(-1, channel, count), points.target.narrow(-1, channel, count));
@@ -1022,11 +1085,18 @@ void Run::save(const char* name, const Json& metrics) const
         const auto mean = of_all_parts(&CasePart::training_mean).cpu();
         description["training_mean"] = std::vector<float>(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
     }
+    if (coefficient_targets_) {
+        description["coefficients"] = {{"names", names_of_coefficients(config_.training.coefficient_weights)},
+                                       {"features", config_.training.coefficient_features},
+                                       {"means", coefficient_targets_->means()},
+                                       {"deviations", coefficient_targets_->deviations()}};
+    }
     description["input_ranges"] = parts_.front().ranges.to_json();
     if (config_.volume) description["volume_input_ranges"] = parts_.back().ranges.to_json();
     description["seed"] = config_.seed;
     description["draws"] = kDrawsOfSteps;
     description["train_cases"] = train_ids();
+    if (const auto shares = shares_of_sets(); !shares.empty()) description["shares_of_sets"] = shares;
     description["step"] = steps_done_;
     description["num_steps"] = num_steps_total();
     description["optimizer"] = config_.training.optimizer;

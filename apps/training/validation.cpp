@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -19,9 +20,10 @@ constexpr std::int64_t kMostBytesKept = std::int64_t{1} << 29;  // of areas and 
 
 }  // namespace
 
-Validation::Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces, const CaseLists& cases)
+Validation::Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces, const CaseLists& cases,
+                       std::vector<std::string> of_head)
     : layout_(data.fields, channels), on_cells_(data.on_cells), forces_(forces), drag_guess_(table_mean(cases.train, forces.drag)),
-      lift_guess_(table_mean(cases.train, forces.lift))
+      lift_guess_(table_mean(cases.train, forces.lift)), of_head_(std::move(of_head))
 {
 }
 
@@ -49,20 +51,24 @@ void Validation::add(std::size_t index, const CaseTensors& example, const std::f
 
 Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups)
 {
-    const auto num_numbers = CaseSums::num_numbers(layout_);
+    const auto num_sums = CaseSums::num_numbers(layout_), num_numbers = num_sums + static_cast<std::int64_t>(of_head_.size());
     auto all = torch::zeros({static_cast<std::int64_t>(sources.size()), num_numbers}, torch::kDouble);
     for (const auto& [index, numbers] : found_) std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers);
+    for (const auto& [index, numbers] : found_of_head_)
+        std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers + num_sums);
     found_.clear();
+    found_of_head_.clear();
     data_groups.all_reduce(all);
 
     Evaluation evaluation{.drag_guess = drag_guess_, .lift_guess = lift_guess_};
     for (std::size_t i = 0; i < sources.size(); ++i) {
         const auto row = std::span(all.data_ptr<double>() + static_cast<std::int64_t>(i) * num_numbers, static_cast<std::size_t>(num_numbers));
-        const auto sums = CaseSums::from_numbers(layout_, row);
+        const auto sums = CaseSums::from_numbers(layout_, row.first(static_cast<std::size_t>(num_sums)));
         EvaluatedCase one{.source = sources[i], .split = split, .num_points = static_cast<std::int64_t>(sums.channels.front().count)};
         one.metrics = sums.metrics(layout_);
         std::string why;
         add_forces(one, sums, layout_, forces_, why);
+        meshard::add_of_head(one, of_head_, row.subspan(static_cast<std::size_t>(num_sums)), forces_);
         evaluation.cases.push_back(std::move(one));
     }
     return evaluation;
@@ -70,7 +76,6 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
 
 Json validation_json(const Evaluation& evaluation)
 {
-    Json json;
     const auto numbers = to_json(evaluation)["splits"].begin().value();
     const auto means = [](const auto& self, const Json& from) -> Json {
         if (from.contains("mean")) return from["mean"];
@@ -78,9 +83,16 @@ Json validation_json(const Evaluation& evaluation)
         for (const auto& [name, value] : from.items()) to[name] = self(self, value);
         return to;
     };
-    json["errors"] = means(means, numbers["fields"]);
-    for (const char* name : {"cd", "cl", "cd_table", "cl_table"}) {
-        if (numbers.contains(name)) json["forces"][name] = numbers[name];
+    const auto all_of = [&](const Json& from) {
+        Json json{{"errors", means(means, from["fields"])}};
+        for (const char* name : {"cd", "cl", "cd_table", "cl_table", "cd_head", "cl_head"}) {
+            if (from.contains(name)) json["forces"][name] = from[name];
+        }
+        return json;
+    };
+    auto json = all_of(numbers);
+    if (numbers.contains("sets")) {
+        for (const auto& [name, of_set] : numbers["sets"].items()) json["sets"][name] = all_of(of_set);
     }
     return json;
 }

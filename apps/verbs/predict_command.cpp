@@ -289,6 +289,8 @@ int predict_command(std::span<const std::string> arguments)
             std::cout << output.string() << (models.size() > 1 ? " (models: " : " (model: ");
             for (const auto& model : models) std::cout << (&model == &models.front() ? "" : ", ") << model.checkpoint().string();
             std::cout << ")" << std::endl;
+            for (const auto& [coefficient, values] : forces.of_head)
+                std::cout << "  " << coefficient << " " << with_deviation(values) << " (by the model's head)" << std::endl;
             if (!how.with_forces) continue;
             if (forces.drag.empty())
                 warn("predict", input.string() + ": no drag and lift: " + forces.why + ".");

@@ -272,6 +272,43 @@ class Report(Judged):
             self.assertEqual(picture[:8], b"\x89PNG\r\n\x1a\n")
         self.assertEqual([point[0] for point in numbers["runs"][0]["curves"]["loss"]], [1, 2, 3])
 
+    def test_shows_how_errors_are_spread(self):
+        self.good("report", "runs/car", "-o", "report", "--nproc", 2)
+        self.good("report", "runs/car", "-o", "alone")
+        run, alone = (json.loads((self.folder / folder / "report.json").read_text())["runs"][0] for folder in ("report", "alone"))
+        for split in run["evaluation"]["splits"]:
+            cases = [case for case in run["evaluation"]["cases"] if case["split"] == split]
+            for field, components in (("pressure", 1), ("wss", 3)):
+                found = run["evaluation"]["splits"][split]["error_histograms"][field]
+                self.assertEqual(len(found["counts"]), 40)
+                total = found["below"] + sum(found["counts"]) + found["above"]
+                self.assertEqual(total, components * sum(case["num_points"] for case in cases))
+                other = alone["evaluation"]["splits"][split]["error_histograms"][field]
+                self.assertLessEqual(sum(abs(a - b) for a, b in zip(found["counts"], other["counts"])), 0.02 * total, "but for rounding the same on one rank")
+        page = (self.folder / "report/report.html").read_text()
+        self.assertIn("Errors of pressure", page)
+        self.assertIn("Errors of wss", page)
+
+    def test_says_that_training_had_not_converged(self):
+        path = self.folder / "runs/car/metrics.jsonl"
+        lines = path.read_text().splitlines()
+
+        def judged(errors):
+            vals = [json.dumps({"phase": "val", "epoch": i + 1, "loss": 1, "metrics": {"pressure": {"rel_l2": error}, "wss": {"rel_l2": error}}}) for i, error in enumerate(errors)]
+            path.write_text("\n".join([line for line in lines if '"val"' not in line] + vals) + "\n")
+            self.good("report", "runs/car", "-o", "report", "--cases", "4")
+            return json.loads((self.folder / "report/report.json").read_text())["runs"][0]["convergence"], (self.folder / "report/report.html").read_text()
+
+        found, page = judged([1 - 0.03 * i for i in range(20)])
+        self.assertFalse(found["converged"])
+        self.assertAlmostEqual(found["fell_by"], 1 - 0.43 / 0.49)
+        self.assertIn("Training had not converged", page)
+        found, page = judged([1 / (i + 1) for i in range(10)] + [0.0999] * 10)
+        self.assertTrue(found["converged"])
+        self.assertNotIn("not converged", page)
+        found, page = judged([1, 0.5])
+        self.assertIsNone(found)
+
     def test_keeps_the_pictures_of_two_runs_of_one_name_apart(self):
         shutil.copytree(self.folder / "runs/car", self.folder / "others/car")
         self.good("report", "runs/car", "others/car", "-o", "report", "--cases", "4")

@@ -54,7 +54,7 @@ TEST_F(CaseSets, GiveTheSameCasesFromMemoryAndFromTheDisk)
         for (const auto sampling : {SamplingKind::Uniform, SamplingKind::Blocks}) {
             data_.num_sampled = num_sampled;
             data_.sampling = sampling;
-            const std::vector<CaseTurn> turns{{2, 1}, {0, 1}, {3, 1}, {1, 1}, {0, 2}, {0, 0}, {3, 0}};
+            const std::vector<CaseTurn> turns{{2, 1, 1}, {0, 1, 1}, {3, 1, 1}, {1, 1, 1}, {0, 2, 2}, {0}, {3}};
             const auto read = set();
             auto kept = set();
             kept.keep(true);
@@ -63,7 +63,7 @@ TEST_F(CaseSets, GiveTheSameCasesFromMemoryAndFromTheDisk)
                 const auto a = from_disk.next(), b = from_memory.next();
                 EXPECT_EQ(a.id, std::to_string(turn.index));
                 EXPECT_EQ(a.id, b.id);
-                EXPECT_EQ(a.num_points, turn.epoch == 0 || num_sampled == 0 ? read.num_points(turn.index) : num_sampled);
+                EXPECT_EQ(a.num_points, turn.time == 0 || num_sampled == 0 ? read.num_points(turn.index) : num_sampled);
                 EXPECT_EQ(a.num_points, b.num_points);
                 EXPECT_TRUE(torch::equal(to_local(a.target), to_local(b.target)));
                 EXPECT_TRUE(torch::equal(to_local(a.inputs.embedding), to_local(b.inputs.embedding)));
@@ -79,7 +79,7 @@ TEST_F(CaseSets, NameADamagedFileBeforeTheFirstCaseOfItsEpoch)
 {
     const auto cases = set();
     const auto file = stored_[3].folder / stored_[3].parts[0].file;
-    std::vector<CaseTurn> turns{{0, 1}, {1, 1}, {2, 1}, {3, 1}};
+    std::vector<CaseTurn> turns{{0, 1, 1}, {1, 1, 1}, {2, 1, 1}, {3, 1, 1}};
     {
         CaseSequence whole(cases, in_turn(turns));
         for (std::size_t i = 0; i < turns.size(); ++i) EXPECT_EQ(whole.next().id, sources_[i].id);
