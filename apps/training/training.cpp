@@ -4,8 +4,8 @@
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/input_ranges.h"
 #include "apps/evaluation/data_check.h"
-#include "apps/program/rank_device.h"
 #include "apps/grids/grid_cases.h"
+#include "apps/program/rank_device.h"
 #include "apps/settings/grid_settings.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/augmentation.h"
@@ -254,8 +254,9 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
         throw InvalidInput("training.early_stop and the scheduler plateau go by the error of validation cases, and there are none. Give data.split some, e.g. "
                            "val: 0.1.");
     }
-    data_.emplace(config_.data.is_grid ? prepare_grids(config_, cases_, device_mesh_, device())
-                                       : prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
+    data_.emplace(config_.data.is_grid
+                      ? prepare_grids(config_, cases_, device_mesh_, device())
+                      : prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = data_->train.channels();
     validation_.emplace(config_.data, channels, config_.forces, cases_);
     if (!config_.data.is_grid) check_data(start);
