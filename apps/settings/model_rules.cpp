@@ -109,7 +109,8 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
     known->of = kept(std::string(known->of) + ", " + model);
     known->min = std::min(known->min, rule.min);
     known->max = std::max(known->max, rule.max);
-    if (known->words != rule.words || known->type != rule.type) known->meaning = kept(std::string(known->meaning) + "; " + model + ": " + std::string(rule.meaning));
+    if (known->words != rule.words || known->type != rule.type)
+        known->meaning = kept(std::string(known->meaning) + "; " + model + ": " + std::string(rule.meaning));
     if (known->words != rule.words) known->words = {};
     if (rule.type == SettingType::NumberList) known->type = rule.type;  // a single number is one of one
     if (known->fallback != rule.fallback) known->fallback = {};

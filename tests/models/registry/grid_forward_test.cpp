@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/grid_forward.h"
-
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/grid_slabs.h"
@@ -74,9 +73,7 @@ TEST_P(GridForwardOnRanks, EqualsOneRank)
         for (auto& extent : extents) extent *= kColumns;
         const AxisLayout layout{Shard(1), std::make_shared<const Extents>(extents), 1};
         const auto spec = make_spec(mesh, {layout});
-        const auto own = [&](const at::Tensor& whole) {
-            return from_local(whole.narrow(1, layout.offset(rank), extents[rank]).clone(), spec);
-        };
+        const auto own = [&](const at::Tensor& whole) { return from_local(whole.narrow(1, layout.offset(rank), extents[rank]).clone(), spec); };
         auto model = small_unet();
         test::copy_parameters(*serial.module, *model.module);
         const auto replicated = replicate(*model.module, mesh);
