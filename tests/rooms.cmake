@@ -47,7 +47,7 @@ set(rooms
   "apps/bench: apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/prediction: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/training io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/prediction: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/training io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: io/bytes partition sharding/memory sharding/transport"
   "apps/cases: apps/settings io io/bytes io/shards models/registry ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
   "apps/grids: apps/cases apps/settings apps/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"

@@ -125,8 +125,8 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
         if (std::ranges::find(entry.directions, static_cast<std::int64_t>(shape.size())) == entry.directions.end())
             throw InvalidInput("--grid has " + std::to_string(shape.size()) + " directions, and " + entry.class_name + " takes " +
-                               std::to_string(entry.directions.front()) + (entry.directions.size() > 1 ? " or " + std::to_string(entry.directions.back()) : "") +
-                               ".");
+                               std::to_string(entry.directions.front()) +
+                               (entry.directions.size() > 1 ? " or " + std::to_string(entry.directions.back()) : "") + ".");
     }
     auto all = entry.is_of_grids() ? entry.grid_widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
                                    : entry.widths({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs});
@@ -147,9 +147,10 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
     }
     std::int64_t num_cells = 1;
     for (const auto extent : shape) num_cells *= extent;
-    shape.insert(shape.begin(), {1, model.arguments.at("in_channels").get<std::int64_t>()});
+    shape.insert(shape.begin(), {1, model.arguments.value("in_channels", kInputs)});
     auto result_shape = shape;
-    if (const auto out = model.arguments.find("out_channels"); out != model.arguments.end() && !out->is_null()) result_shape[1] = out->get<std::int64_t>();
+    const auto out = model.arguments.find("out_channels");  // none of an argument that is null: as many as in_channels
+    if (out == model.arguments.end() || !out->is_null()) result_shape[1] = model.arguments.value("out_channels", kOutputs);
     return {.name = entry.name,
             .module = model.module,
             .forward = [model, grid = torch::rand(shape, device)] { return model.forward_grid(grid); },

@@ -51,8 +51,8 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
         const auto& first = like ? *like : grids.examples.front();
         const auto widths = grid_widths(grids.examples.back(), config.data), before = grid_widths(first, config.data);
         const auto said = [&](const GridWidths& one) {
-            return extents_text(one.extents) + (config.data.on_cells ? " cells, " : " points, ") + std::to_string(one.in_channels) + " numbers each to learn from and " +
-                   std::to_string(one.out_channels) + " to learn";
+            return extents_text(one.extents) + (config.data.on_cells ? " cells, " : " points, ") + std::to_string(one.in_channels) +
+                   " numbers each to learn from and " + std::to_string(one.out_channels) + " to learn";
         };
         const auto arguments = [&](const GridWidths& one) {
             try {

@@ -44,8 +44,10 @@ std::string yaml_text(const nlohmann::json& value)
 SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
 {
     const auto condition = option.only_with.empty() ? "" : "; with " + option.only_with;
-    SettingRule rule{
-        .path = kept("model." + option.name), .type = type_of(pattern, option.bounds), .fallback = kept(yaml_text(pattern)), .meaning = kept(option.meaning + condition)};
+    SettingRule rule{.path = kept("model." + option.name),
+                     .type = type_of(pattern, option.bounds),
+                     .fallback = kept(yaml_text(pattern)),
+                     .meaning = kept(option.meaning + condition)};
     std::string words;
     for (const auto& word : option.bounds.words) words += (words.empty() ? "" : "|") + word;
     rule.words = kept(words);
@@ -107,7 +109,10 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
     known->of = kept(std::string(known->of) + ", " + model);
     known->min = std::min(known->min, rule.min);
     known->max = std::max(known->max, rule.max);
+    if (known->words != rule.words || known->type != rule.type)
+        known->meaning = kept(std::string(known->meaning) + "; " + model + ": " + std::string(rule.meaning));
     if (known->words != rule.words) known->words = {};
+    if (rule.type == SettingType::NumberList) known->type = rule.type;  // a single number is one of one
     if (known->fallback != rule.fallback) known->fallback = {};
 }
 

@@ -46,7 +46,9 @@ void Validation::add(std::size_t index, const CaseTensors& example, const std::f
                      const DeviceMesh& domain)
 {
     const auto predicted = to_local(physical).squeeze(0), truth = to_local(example.target).squeeze(0);
-    found_[index] = case_sums(predicted, truth, shards.empty() ? at::Tensor() : geometry(example, shards, domain), layout_, guess, domain.group(domain.axis("domain"))).numbers();
+    found_[index] =
+        case_sums(predicted, truth, shards.empty() ? at::Tensor() : geometry(example, shards, domain), layout_, guess, domain.group(domain.axis("domain")))
+            .numbers();
 }
 
 Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups)

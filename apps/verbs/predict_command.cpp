@@ -56,7 +56,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("--model", options.model,
                    "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the fields' mean and std")
         ->type_name("FILE");
-    app.add_option("-o,--output", options.output, "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of several inputs a folder")
+    app.add_option("-o,--output", options.output,
+                   "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of several inputs a folder")
         ->required()
         ->type_name("OUT");
     app.add_option("--set", settings,

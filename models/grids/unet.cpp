@@ -28,14 +28,15 @@ torch::nn::Sequential two_convolutions(std::int64_t in, std::int64_t out, const 
 const OptionTable<UNetOptions>& unet_option_table()
 {
     using O = UNetOptions;
-    static const OptionTable<O> table("UNet2d", {
-                                                    {"in_channels", &O::in_channels, "channels of the image", {.least = 1}},
-                                                    {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
-                                                    {"num_channels", &O::num_channels, "channels of the finest grid; twice as many on each coarser one", {.least = 1}},
-                                                    {"depth", &O::depth, "number of times that the grid is halved", {.least = 0, .most = 16}},
-                                                    {"num_groups", &O::num_groups, "groups of the norms; divides num_channels", {.least = 1}},
-                                                    {"act", &O::act, "activation behind each convolution"},
-                                                });
+    static const OptionTable<O> table("UNet2d",
+                                      {
+                                          {"in_channels", &O::in_channels, "channels of the image", {.least = 1}},
+                                          {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
+                                          {"num_channels", &O::num_channels, "channels of the finest grid; twice as many on each coarser one", {.least = 1}},
+                                          {"depth", &O::depth, "number of times that the grid is halved", {.least = 0, .most = 16}},
+                                          {"num_groups", &O::num_groups, "groups of the norms; divides num_channels", {.least = 1}},
+                                          {"act", &O::act, "activation behind each convolution"},
+                                      });
     return table;
 }
 

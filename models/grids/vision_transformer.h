@@ -24,8 +24,8 @@ struct VisionTransformerOptions {
     std::int64_t width = 0;
     std::int64_t patch_size = 4;
     std::int64_t n_layers = 4;
-    std::int64_t n_hidden = 128;
-    std::int64_t n_head = 4;
+    std::int64_t n_hidden = 256;
+    std::int64_t n_head = 8;
     std::int64_t mlp_ratio = 4;
     std::string act = "gelu";
 

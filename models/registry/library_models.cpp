@@ -2,6 +2,7 @@
 #include "models/registry/library_models.h"
 
 #include "models/diffusion/dit.h"
+#include "models/diffusion/edm_preconditioner.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
 #include "models/grids/figconv_unet.h"
@@ -299,6 +300,35 @@ ModelEntry dit_entry()
             .is_denoiser = true};
 }
 
+/// A grid holds the noisy channels and behind them those of the condition image; the level of the noise is 1.
+ModelEntry edm_entry()
+{
+    return {.name = "edm",
+            .class_name = "EDMPreconditioner",
+            .defaults = {{"sigma_data", nullptr}, {"model", Json::object()}},
+            .make_of_grids = [](Json arguments) -> MadeGridModel {
+                if (arguments.at("sigma_data").is_null()) arguments.erase("sigma_data");
+                auto model = make_edm_preconditioner(arguments);
+                return {model.ptr(), [model](const at::Tensor& grid) mutable {
+                            const auto& options = model->options();
+                            const auto num_noisy = options.num_outputs(), batch = grid.size(0);
+                            const auto like = torch::TensorOptions(grid.device());
+                            DenoiserCondition condition;
+                            if (options.in_channels > num_noisy) condition.image = grid.narrow(1, num_noisy, options.in_channels - num_noisy);
+                            if (options.condition_dim > 0) condition.vector = torch::zeros({batch, options.condition_dim}, like);
+                            return model->forward(grid.narrow(1, 0, num_noisy), torch::ones({batch}, like), condition);
+                        }};
+            },
+            .grid_widths = [](const GridWidths& widths) -> Json {
+                auto of_dit = channels_of_grids(widths);
+                of_dit["input_size"] = widths.extents;
+                const Json dit{{"__name__", "DiT"}, {"__args__", of_dit}};
+                return {{"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
+            },
+            .directions = {2},
+            .is_denoiser = true};
+}
+
 ModelEntry figconv_unet_entry()
 {
     const auto& table = figconv_unet_option_table();
@@ -340,8 +370,17 @@ ModelEntry figconv_unet_entry()
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), figconv_unet_entry(), domino_entry(), unet_entry(), unet_2d_entry(), vision_transformer_entry(),
-            fno_entry(), dit_entry()};
+    return {transolver_entry(),
+            flare_entry(),
+            geotransolver_entry(),
+            mesh_graph_net_entry(),
+            figconv_unet_entry(),
+            unet_entry(),
+            unet_2d_entry(),
+            vision_transformer_entry(),
+            fno_entry(),
+            dit_entry(),
+            edm_entry()};
 }
 
 }  // namespace meshard

@@ -106,8 +106,8 @@ struct ModelEntry {
 
     /// Of a model of grids: the arguments that follow from the data.
     std::function<nlohmann::json(const GridWidths&)> grid_widths = {};
-    std::vector<std::int64_t> directions = {};     ///< how many a grid may have, e.g. 2 and 3
-    std::vector<std::string> per_direction = {};   ///< arguments with a number for each direction, for which one number may stand
+    std::vector<std::int64_t> directions = {};    ///< how many a grid may have, e.g. 2 and 3
+    std::vector<std::string> per_direction = {};  ///< arguments with a number for each direction, for which one number may stand
 
     /// Rows of a grid that a cut at their multiples leaves together, so that ranks need not exchange parts of them; empty: a cut may be anywhere.
     std::function<std::int64_t(const nlohmann::json& arguments)> rows_together = {};

@@ -3,6 +3,7 @@
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "models/diffusion/edm_preconditioner.h"
 #include "models/domino/domino.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/grids/figconv_unet.h"
@@ -58,6 +59,8 @@ at::Tensor forward(torch::nn::Module& module, const NamedTensors& values)
         inputs.volume = {input("volume_mesh_centers"), input("sdf_nodes"), input("pos_volume_closest"), input("pos_volume_center_of_mass")};
         return model->forward(inputs).volume;
     }
+    if (auto* model = dynamic_cast<EdmPreconditionerImpl*>(&module))
+        return model->forward(input("x"), input("t"), {input("condition.cond_concat"), input("condition.cond_vec")});
     if (auto* model = dynamic_cast<GeoTransolverImpl*>(&module)) {
         return model
             ->forward({.local_embedding = {input("local_embedding")},
@@ -84,6 +87,10 @@ protected:
     {
         const auto& entry = find_model(test::kind_of(info_));
         auto arguments = checkpoint.arguments.empty() ? info_["constructor"] : nlohmann::json::parse(checkpoint.arguments);
+        if (arguments.contains("dit")) {  // of a denoiser, whose files have the DiT below a wrapper
+            arguments["model"] = {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", {{"__name__", "DiT"}, {"__args__", arguments["dit"]}}}}}};
+            arguments.erase("dit");
+        }
         for (const char* unknown : {"use_te"}) {
             if (!entry.defaults.contains(unknown)) arguments.erase(unknown);
         }

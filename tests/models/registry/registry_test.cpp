@@ -94,6 +94,33 @@ TEST(Registry, ModelsOfGridsAreMadeFromTheirArgumentsAndRefusedAsModelsOfPoints)
     EXPECT_TRUE(throws_with<InvalidInput>("UNet is a model of grids; here a model of points is wanted: transolver flare", [] { find_point_model("unet"); }));
 }
 
+TEST(Registry, EveryModelOfGridsIsMadeFromWhatTheDataSay)
+{
+    const Json small{{"n_layers", 1},        {"n_hidden", 8},       {"n_head", 2},          {"num_channels", 4},
+                     {"num_groups", 2},      {"model_depth", 2},    {"num_conv_blocks", 1}, {"feature_map_channels", {2, 4}},
+                     {"latent_channels", 4}, {"num_fno_layers", 1}, {"num_fno_modes", 2},   {"hidden_size", 8},
+                     {"depth", 1},           {"num_heads", 2}};
+    for (const auto& entry : registered_models()) {
+        if (!entry.is_of_grids()) continue;
+        for (const auto directions : entry.directions) {
+            SCOPED_TRACE(entry.name + " of " + std::to_string(directions) + " directions");
+            std::vector<std::int64_t> extents{16, 8, 8};
+            extents.resize(directions);
+            auto arguments = entry.grid_widths({.in_channels = 3, .out_channels = 2, .extents = extents});
+            for (const auto& [name, value] : small.items()) {
+                if (entry.defaults.contains(name) && !arguments.contains(name)) arguments[name] = value;
+            }
+            const auto model = make_model(entry.name, arguments);
+            auto shape = extents, expected = extents;
+            shape.insert(shape.begin(), {1, 3});
+            expected.insert(expected.begin(), {1, 2});
+            EXPECT_EQ(model.forward_grid(torch::rand(shape)).sizes().vec(), expected);
+            EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments);
+            if (entry.rows_together) EXPECT_EQ(extents[0] % entry.rows_together(model.arguments), 0);
+        }
+    }
+}
+
 TEST(Registry, NullMayBeAValueOfItsOwn)
 {
     Json arguments{{"in_channels", 2},     {"out_channels", 3},       {"model_depth", 1}, {"feature_map_channels", {2}},
