@@ -281,6 +281,7 @@ ModelEntry dit_entry()
     return {.name = "dit",
             .class_name = "DiT",
             .defaults = to_json(DitOptions()),
+            .options = {},
             .check = [](const Json& arguments) { dit_options(arguments).validate(); },
             .make_of_grids = [](const Json& arguments) -> MadeGridModel {
                 Dit model(dit_options(arguments));
@@ -306,6 +307,7 @@ ModelEntry edm_entry()
     return {.name = "edm",
             .class_name = "EDMPreconditioner",
             .defaults = {{"sigma_data", nullptr}, {"model", Json::object()}},
+            .options = {},
             .make_of_grids = [](Json arguments) -> MadeGridModel {
                 if (arguments.at("sigma_data").is_null()) arguments.erase("sigma_data");
                 auto model = make_edm_preconditioner(arguments);
