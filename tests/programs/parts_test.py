@@ -76,7 +76,7 @@ class Parts(Case):
         self.train("halves", 2, "training.max_steps=4")
         self.assert_good(self.meshard("train", "--resume", "runs/halves", "training.max_steps=0", "--nproc", 2))
         self.assertEqual(self.losses("halves")[-2:], self.losses("on_2")[-2:])
-        self.assert_fails(self.meshard("train", "--resume", "runs/halves", "~data.volume"), 2, "data.volume.files", "was set when the run began")
+        self.assert_fails(self.meshard("train", "--resume", "runs/halves", "~data.volume"), 3, "data.volume.files", "was set when the run began")
 
     def test_are_weighed_in_the_loss(self):
         self.train("both", 1, "training.max_steps=1")
