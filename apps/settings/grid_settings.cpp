@@ -34,7 +34,6 @@ constexpr RefusedKey kRefused[] = {
     {"data.sampling", "a model of grids takes all of a grid"},
     {"data.sampling_resolution", "a model of grids takes all of a grid"},
     {"data.parts", "grids are cut into rows, one block a rank, while they are read"},
-    {"data.shards", "grids are cut into rows while they are read, and nothing is kept"},
     {"data.store", "grids are read whole, and nothing is kept"},
     {"data.memory", "grids stay in memory"},
     {"training.augment", "it turns and shifts points"},
