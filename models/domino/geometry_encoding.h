@@ -6,6 +6,7 @@
 #include "ops/search/point_search.h"
 
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/pimpl.h>

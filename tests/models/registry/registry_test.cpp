@@ -116,7 +116,9 @@ TEST(Registry, EveryModelOfGridsIsMadeFromWhatTheDataSay)
             expected.insert(expected.begin(), {1, 2});
             EXPECT_EQ(model.forward_grid(torch::rand(shape)).sizes().vec(), expected);
             EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments);
-            if (entry.rows_together) EXPECT_EQ(extents[0] % entry.rows_together(model.arguments), 0);
+            if (entry.rows_together) {
+                EXPECT_EQ(extents[0] % entry.rows_together(model.arguments), 0);
+            }
         }
     }
 }

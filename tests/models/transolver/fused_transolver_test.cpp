@@ -407,7 +407,9 @@ TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
         for (const auto& [form, why] : forms) {
             EXPECT_EQ(form, expected.form);
             ASSERT_EQ(why == nullptr, expected.why == nullptr);
-            if (why) EXPECT_TRUE(std::string(why).starts_with(expected.why)) << why;
+            if (why) {
+                EXPECT_TRUE(std::string(why).starts_with(expected.why)) << why;
+            }
         }
         const auto function = model->forward(points.fx, points.embedding).grad_fn()->name();
         if (expected.function)
