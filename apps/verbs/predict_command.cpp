@@ -63,8 +63,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("--set", settings,
                    "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. U_inf=40; may be repeated")
         ->type_name("NAME=VALUE");
-    app.add_option("--wall", options.walls,
-                   "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
+    app.add_option("--wall", options.walls, "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
     app.add_flag("--forces", options.prediction.with_forces,
