@@ -18,7 +18,7 @@ struct CaseSource {
     std::map<std::string, std::string> columns;
     std::filesystem::path wall = {};    ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
     std::filesystem::path volume = {};  ///< the file of its volume, of cases with two parts, whose surface `file` is
-    std::string set = {};             ///< that it belongs to, of several; its name begins the id
+    std::string set = {};               ///< that it belongs to, of several; its name begins the id
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;

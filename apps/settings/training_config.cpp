@@ -812,7 +812,8 @@ TrainingRunConfig training_config(const Settings& settings)
     if (config.volume && !config.data.sets.empty())
         throw UsageError(settings.where("data.volume.files") + ": cases of several data.sets have one part, a surface or a volume. Leave one of the two out.");
     if (config.volume && settings.has("training.coefficient_weights"))
-        throw UsageError(settings.where("training.coefficient_weights") + " gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
+        throw UsageError(settings.where("training.coefficient_weights") +
+                         " gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
     config.forces = force_settings(settings);
 
     config.model.name = settings.text("model.name");

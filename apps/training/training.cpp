@@ -186,7 +186,7 @@ private:
     at::Tensor loss_of(const CasePrediction& prediction, const Example& example) const;
     at::Tensor loss_of_part(std::size_t part, const at::Tensor& prediction, const CaseTensors& example) const;
     std::vector<FieldConfig> fields() const;
-    at::Tensor of_all_parts(at::Tensor CasePart::*member) const;
+    at::Tensor of_all_parts(at::Tensor CasePart::* member) const;
     Normalizer normalizer_of_all() const;
     void set_normalizers(const Normalizer& all, const at::Tensor& training_mean);
     bool is_kept() const;
@@ -313,8 +313,9 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
     const auto config = config_.of_part(index);
     part.data = config.data;
     part.cases = cases_.of_part(index);
-    part.stored.emplace(config.data.is_grid ? prepare_grids(config, part.cases, device_mesh_, device())
-                                            : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
+    part.stored.emplace(config.data.is_grid
+                            ? prepare_grids(config, part.cases, device_mesh_, device())
+                            : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = part.stored->train.channels();
     part.validation.emplace(part.data, channels, config_.forces, part.cases, names_of_coefficients(config_.training.coefficient_weights));
     if (!part.data.is_grid) check_data(start, index);
