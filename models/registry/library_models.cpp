@@ -377,6 +377,7 @@ std::vector<ModelEntry> library_models()
             geotransolver_entry(),
             mesh_graph_net_entry(),
             figconv_unet_entry(),
+            domino_entry(),
             unet_entry(),
             unet_2d_entry(),
             vision_transformer_entry(),
