@@ -372,18 +372,9 @@ ModelEntry figconv_unet_entry()
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(),
-            flare_entry(),
-            geotransolver_entry(),
-            mesh_graph_net_entry(),
-            figconv_unet_entry(),
-            domino_entry(),
-            unet_entry(),
-            unet_2d_entry(),
-            vision_transformer_entry(),
-            fno_entry(),
-            dit_entry(),
-            edm_entry()};
+    return {transolver_entry(),         flare_entry(),  geotransolver_entry(), mesh_graph_net_entry(),
+            figconv_unet_entry(),       domino_entry(), unet_entry(),          unet_2d_entry(),
+            vision_transformer_entry(), fno_entry(),    dit_entry(),           edm_entry()};
 }
 
 }  // namespace meshard
