@@ -252,6 +252,7 @@ int predict_command(std::span<const std::string> arguments)
     keep_freed_memory();
 
     const auto work_of = [&] {
+        jobs(options, std::filesystem::path(options.output).extension() == ".vti");  // what is wrong whatever the model is said before one is read
         const bool of_grids =
             (options.runs.empty() ? Predictor::from_file(options.model, options.data, 0) : Predictor::from_run(options.runs.front(), 0)).data().is_grid;
         if (of_grids) require_grids(options);
