@@ -3,6 +3,7 @@
 
 #include "apps/training/tensor_file.h"
 #include "io/bytes/atomic_file.h"
+#include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -63,7 +64,8 @@ void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path
     for (const auto& item : buffers) copy(item.key(), item.value(), value_for(arrays, item.key(), item.value(), path));
     for (const auto& array : arrays.arrays) {
         const bool is_other = array.name.starts_with("norm.") || array.name.starts_with("optimizer.");
-        if (!is_other && !parameters.contains(array.name) && !buffers.contains(array.name)) {
+        const auto name = first_name(array.name);
+        if (!is_other && !parameters.contains(name) && !buffers.contains(name)) {
             throw IoError(path.string() + " has '" + array.name + "', which the model has not; it belongs to another model.");
         }
     }

@@ -396,6 +396,15 @@ NamedArrays model_weights(const NamedArrays& content)
     return weights;
 }
 
+/// What DoMINO's class also calls its networks, below `solution_calculator_surf.` and `solution_calculator_vol.`: the first name of each kind, and the second.
+std::array<std::pair<std::string, std::string>, 3> names_in_calculator(const std::string& kind)
+{
+    const std::string calculator = "solution_calculator_" + kind + ".";
+    return {{{"agg_model_" + kind + ".", calculator + "aggregation_model."},
+             {"nn_basis_" + kind + ".", calculator + "nn_basis."},
+             {"parameter_model.", calculator + "parameter_model."}}};
+}
+
 /// DoMINO's class names some of its weights twice, and expects both: those of the networks also as parts of what computes the solution.
 NamedArrays with_second_names(const ModelCheckpoint& checkpoint, NamedArrays weights)
 {
@@ -406,12 +415,8 @@ NamedArrays with_second_names(const ModelCheckpoint& checkpoint, NamedArrays wei
     std::vector<NamedArray> added;
     for (const std::string kind : {"surf", "vol"}) {
         if (!has("agg_model_" + kind + ".")) continue;
-        const std::string calculator = "solution_calculator_" + kind + ".";
-        const std::pair<std::string, std::string> names[] = {{"agg_model_" + kind + ".", calculator + "aggregation_model."},
-                                                             {"nn_basis_" + kind + ".", calculator + "nn_basis."},
-                                                             {"parameter_model.", calculator + "parameter_model."}};
         for (const auto& array : weights.arrays) {
-            for (const auto& [first, second] : names) {
+            for (const auto& [first, second] : names_in_calculator(kind)) {
                 if (!array.name.starts_with(first)) continue;
                 auto copy = array;
                 copy.name = second + array.name.substr(first.size());
@@ -504,6 +509,16 @@ CheckpointFormat checkpoint_format(const std::filesystem::path& path)
     if (extension == ".pt" || extension == ".pth") return CheckpointFormat::Pt;
     if (extension == ".safetensors") return CheckpointFormat::Safetensors;
     throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension.string() + "', expected .mdlus, .pt, .pth or .safetensors.");
+}
+
+std::string first_name(const std::string& name)
+{
+    for (const char* kind : {"surf", "vol"}) {
+        for (const auto& [first, second] : names_in_calculator(kind)) {
+            if (name.starts_with(second)) return first + name.substr(second.size());
+        }
+    }
+    return name;
 }
 
 ModelCheckpoint read_checkpoint(const std::filesystem::path& path)

@@ -45,4 +45,7 @@ ModelCheckpoint read_checkpoint(const std::filesystem::path& path);
 /// cannot be written.
 void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& checkpoint, CheckpointFormat format);
 
+/// The name that meshard's model has for a weight which DoMINO's class names twice; any other name as it is.
+std::string first_name(const std::string& name);
+
 }  // namespace meshard
