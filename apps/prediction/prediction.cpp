@@ -151,6 +151,8 @@ FieldScaling told_scaling(const PredictionOptions& options, const Predictor& mod
     return field_scaling(model.data(), model.channels(), name, [&](const std::string& quantity) {
         if (const auto given = options.values.find(quantity); given != options.values.end()) return given->second;
         if (const auto said = model.data().reference.find(quantity); said != model.data().reference.end()) return said->second;
+        if (const auto columns = model.data().reference_columns.find(quantity); columns != model.data().reference_columns.end())
+            return quantity_of(quantity, columns->second, [&](const std::string& column) { return told_value(options, column); });
         throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " + quantity +
                          "=...");
     });

@@ -362,7 +362,7 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
         throw UsageError(settings.where("data.inputs") + " must begin with points and name each input once, e.g. [points, normals] or [points, sdf].");
     }
     data.normals = settings.text("data.normals");
-    read_wall_config(settings, data, find_point_model(settings.text("model.name")).takes_body());
+    read_wall_config(settings, data, find_model(settings.text("model.name")).takes_body());
     if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
     if (!data.constants.empty() && data.case_tables.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
     if (settings.has("data.time")) data.time = settings.text("data.time");
@@ -417,7 +417,7 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
 /// What a model that takes a body cannot do, and what it must be told.
 void check_body_model(const TrainingRunConfig& config, const Settings& settings)
 {
-    const auto& entry = find_point_model(config.model.name);
+    const auto& entry = find_model(config.model.name);
     if (!entry.takes_body()) return;
     const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
@@ -468,7 +468,7 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
     if (config.num_data_groups > 2)
         refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
-    if (find_point_model(config.model.name).takes_body())
+    if (find_model(config.model.name).takes_body())
         refuse("model.name", "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
     if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
     const auto& entry = find_point_model(config.model.name);
@@ -803,7 +803,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.output_dir = settings.text("output_dir");
     config.seed = settings.integer("seed");
     config.device = settings.text("device");
-    if (const auto name = settings.text("model.name"); !settings.names_below("data.volume").empty() && !find_point_model(name).takes_body()) {
+    if (const auto name = settings.text("model.name"); !settings.names_below("data.volume").empty() && !find_model(name).takes_body()) {
         throw UsageError(settings.where("data.volume.files") + ": " + name +
                          " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
     }
