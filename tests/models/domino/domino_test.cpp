@@ -314,19 +314,19 @@ TEST(DominoOptions, NameWhatIsImpossible)
     refusal("output_features_vol or output_features_surf must be set", nlohmann::json::object());
     refusal("there is no argument 'output_features_sur'. Did you mean 'output_features_surf'?", {{"output_features_sur", 4}});
     refusal("every key must be there", {{"output_features_surf", 4}, {"model_parameters", {{"interp_res", {8, 8, 8}}}}});
-    auto arguments = case_named("domino_surface").description()["constructor"];
+    auto arguments = case_named("domino_combined").description()["constructor"];
     arguments["model_parameters"]["interp_res"] = {12, 8, 8};
     refusal("interp_res must be multiples of 8 for the processor 'conv'; 12 is not", arguments);
     arguments["model_parameters"]["interp_res"] = {16, 8, 8};
     arguments["model_parameters"]["position_encoder"]["base_neuron"] = 3;
     refusal("model_parameters.position_encoder has no key 'base_neuron'. Did you mean 'base_neurons'?", arguments);
 
-    const auto fixture = case_named("domino_surface");
+    const auto fixture = case_named("domino_combined");
     const auto tensors = test::read_tensors(fixture.arrays_path());
     auto model = model_of(fixture.description(), tensors, torch::kFloat);
     auto inputs = inputs_of(inputs_in(tensors));
     inputs.sdf_surf_grid = at::Tensor();
-    EXPECT_TRUE(throws_with<InvalidInput>("sdf_surf_grid must be (1, 16, 8, 8), and is missing", [&] { model->forward(inputs); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("sdf_surf_grid must be (2, 8, 8, 8), and is missing", [&] { model->forward(inputs); }));
 }
 
 }  // namespace
