@@ -119,7 +119,7 @@ done
 printf '  %7.1f s  in all\n\n%s\n' "$total" "$forces_table"
 cat <<TEXT
 
-  The model saw fifteen bodies for a minute; more bodies and epochs make it better (docs/accuracy.md says how far; apps/sample/README.md what the data are).
+  The model saw fifteen bodies for half a minute; more bodies and epochs make it better (docs/accuracy.md says how far; apps/sample/README.md what the data are).
 
   In ${out#"$root"/}:
     shards/mesh.pvtp       the surface in 4 shards with ghost cells; open in ParaView, colour by PartitionId

@@ -172,14 +172,20 @@ const std::string& column_of(const CaseSource& source, const std::string& column
 }
 
 /// By what the pattern's last `*` stands for, or the one file of a pattern without.
-std::map<std::string, std::filesystem::path> find_walls(const std::string& pattern)
+/// @param named   the pattern, in messages
+std::map<std::string, std::filesystem::path> files_by_id(const std::string& pattern, const std::string& named)
 {
-    std::map<std::string, std::filesystem::path> walls;
+    std::map<std::string, std::filesystem::path> files;
     for (const auto& file : matching_files(pattern)) {
         const auto id = pattern.find('*') == std::string::npos ? std::string() : last_wildcard(pattern, file.string());
-        if (!walls.emplace(id, file).second)
-            throw InvalidInput("two files match data.wall, " + pattern + ", with the id '" + id + "', one of them " + file.string() + ".");
+        if (!files.emplace(id, file).second) throw InvalidInput("two files match " + named + " with the id '" + id + "', one of them " + file.string() + ".");
     }
+    return files;
+}
+
+std::map<std::string, std::filesystem::path> find_walls(const std::string& pattern)
+{
+    auto walls = files_by_id(pattern, "data.wall, " + pattern + ",");
     if (walls.empty()) throw InvalidInput("no file matches data.wall, " + pattern + ". It is relative to data.root.");
     return walls;
 }
@@ -199,12 +205,7 @@ std::filesystem::path wall_of(const CaseSource& source, const std::map<std::stri
 std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volume)
 {
     const auto pattern = (volume.root / volume.files).string();
-    std::map<std::string, std::filesystem::path> volumes;
-    for (const auto& file : matching_files(pattern)) {
-        const auto id = last_wildcard(pattern, file.string());
-        if (!volumes.emplace(id, file).second)
-            throw InvalidInput("two files match " + pattern + " with the id '" + id + "', one of them " + file.string() + ".");
-    }
+    const auto volumes = files_by_id(pattern, pattern);
     if (volumes.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.volume.files.");
     const auto num_surfaces = std::ssize(cases);
     std::erase_if(cases, [&](auto& source) {

@@ -2,6 +2,8 @@
 #include "apps/cases/computed_inputs.h"
 
 #include "io/mesh_io.h"
+#include "ops/fields/mesh_geometry.h"
+#include "ops/fields/mesh_operators.h"
 #include "ops/surface/surface_distance.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
@@ -124,17 +126,15 @@ void add_point_normals(Mesh& mesh, const std::string& named, const std::string& 
         throw InvalidInput(where + " has no point array '" + named +
                            "', and normals can only be computed of polygons. Name the array with data.normals, or set data.inputs=[points].");
     }
-    const auto vectors = area_vectors(mesh);
-    std::vector<double> normals(3 * static_cast<std::size_t>(mesh.num_points()), 0.0);
-    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
-        for (const auto corner : mesh.cells.row(cell)) {
-            for (int c = 0; c < 3; ++c) normals[3 * static_cast<std::size_t>(corner) + c] += vectors[cell][c];
-        }
-    }
-    for (std::size_t i = 0; i < normals.size(); i += 3) {
-        const auto size = std::hypot(normals[i], normals[i + 1], normals[i + 2]);
-        for (int c = 0; c < 3; ++c) normals[i + c] = size > 0 ? normals[i + c] / size : 0.0;
-    }
+    Mesh surface;  // without its arrays, which the geometry would copy
+    surface.kind = mesh.kind;
+    surface.points = mesh.points;
+    surface.cells = mesh.cells;
+    surface.cell_types = mesh.cell_types;
+    const at::NoGradGuard no_grad;
+    const auto found = point_normals(MeshGeometry(std::move(surface))).contiguous();
+    const auto* begin = found.const_data_ptr<double>();
+    std::vector<double> normals(begin, begin + found.numel());
     mesh.point_data.push_back(DataArray::from(kPointNormals, std::move(normals), 3));
 }
 

@@ -3,7 +3,6 @@
 #include "apps/grids/grid_case.h"
 #include "apps/prediction/prediction.h"
 #include "apps/prediction/prediction_spread.h"
-#include "apps/program/command_line.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -28,10 +27,7 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
         inputs.embedding = own_rows_of_grid(rows.told.to(world.device()), spec_of_grid(rows.extents, model.rows_together(), device_mesh));
         inputs.grid = rows.extents;
         tell_of_case(inputs, model, [&](const std::string& column) { return told_value(options, column); }, world.device());
-        for (const auto& sentence : model.ranges().beyond(inputs, data, device_mesh->all())) {
-            if (world.rank() == 0)
-                warn("predict", name + ": beyond the training cases" + (models.size() > 1 ? " of " + model.checkpoint().string() : "") + ": " + sentence);
-        }
+        warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
         const auto scaling = told_scaling(options, model, name);
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));

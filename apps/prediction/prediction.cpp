@@ -158,6 +158,14 @@ FieldScaling told_scaling(const PredictionOptions& options, const Predictor& mod
     });
 }
 
+void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several, const RankGroup& ranks)
+{
+    for (const auto& sentence : model.ranges().beyond(inputs, model.data(), ranks)) {
+        if (ranks.rank() == 0)
+            warn("predict", name + ": beyond the training cases" + (is_of_several ? " of " + model.checkpoint().string() : "") + ": " + sentence);
+    }
+}
+
 std::int64_t memory_for_points(const World& world, const RankGroup& all)
 {
     const auto device = world.device();
@@ -220,7 +228,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto bytes = memory_for_points(world, device_mesh->all());
     const JudgedFields layout(data.fields, models.front().channels());
     const auto value_of = [&](const std::string& column) { return told_value(options, column); };
-    PredictedForces found;
+    std::map<std::string, std::vector<double>> by_heads;  // Cd, Cl
     PredictionSpread predictions;
     std::vector<ForceSums> forces;
     std::vector<std::string> wall_patches;  // whose distances the mesh has
@@ -242,15 +250,12 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         tell_of_case(inputs, model, value_of, device);
         if (model.takes_body()) inputs.body = case_body(read_wall(options.wall, input, model.data().wall_patches), frame);
         const auto scaling = told_scaling(options, model, name);
-        for (const auto& sentence : model.ranges().beyond(inputs, model.data(), device_mesh->all())) {
-            if (world.rank() == 0)
-                warn("predict", name + ": beyond the training cases" + (models.size() > 1 ? " of " + model.checkpoint().string() : "") + ": " + sentence);
-        }
+        warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));
             std::vector<double> of_head;
             const auto fields = to_local(model.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
-            for (std::size_t k = 0; k < of_head.size(); ++k) found.of_head[model.names_of_head()[k] == "cd" ? "Cd" : "Cl"].push_back(of_head[k]);
+            for (std::size_t k = 0; k < of_head.size(); ++k) by_heads[model.names_of_head()[k] == "cd" ? "Cd" : "Cl"].push_back(of_head[k]);
             if (options.with_forces) forces.push_back(case_sums(fields, fields, geometry, layout, model.training_mean(scaling), device_mesh->all()).forces);
             predictions.add(fields);
         }
@@ -258,11 +263,9 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
     const auto fields = predictions.mean(), spread = predictions.spread();
-    if (options.with_forces) {
-        auto of_head = std::move(found.of_head);
-        found = predicted_forces(forces, models.front(), layout, name, options.values);
-        found.of_head = std::move(of_head);
-    }
+    PredictedForces found;
+    if (options.with_forces) found = predicted_forces(forces, models.front(), layout, name, options.values);
+    found.of_head = std::move(by_heads);
     for (auto* mesh : {&whole, &subdomain.mesh}) add_coefficients(*mesh, found.of_head);
 
     if (!in_pieces) {

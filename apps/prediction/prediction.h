@@ -69,6 +69,10 @@ double told_value(const PredictionOptions& options, const std::string& column);
 /// What the fields of a model are measured by in a case of this name. @throws UsageError naming what is missing
 FieldScaling told_scaling(const PredictionOptions& options, const Predictor& model, const std::string& name);
 
+/// Warns of what a model is told in a case of this name that lies beyond its training cases. Collective.
+/// @param is_of_several   models, of which the warning then says which
+void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several, const RankGroup& ranks);
+
 /// Adds the channels of `values`, (rows, channels), to arrays, and those of `spread`, if it is there. @throws Error for what is not finite
 void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor);
 

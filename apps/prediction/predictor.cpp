@@ -9,7 +9,6 @@
 #include "models/registry/grid_forward.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
-#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
@@ -347,12 +346,7 @@ at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& sca
     if (forward_with_head_) {
         const auto predicted = forward_with_head_(inputs);
         fields = predicted.fields;
-        if (of_head) {
-            const auto& found = predicted.coefficients;
-            const auto whole = (is_sharded(found) ? full_tensor(found) : found).to(torch::kDouble).cpu();
-            of_head->clear();
-            for (std::int64_t k = 0; k < whole.size(1); ++k) of_head->push_back(whole[0][k].item<double>() * deviations_of_head_[k] + means_of_head_[k]);
-        }
+        if (of_head) *of_head = physical_coefficients(predicted.coefficients, means_of_head_, deviations_of_head_);
     } else {
         fields = model_.forward(inputs);
     }

@@ -32,6 +32,13 @@ void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::st
     for (const auto& field : data.fields) require_array(arrays, field.from, where, data.on_cells ? "cell" : "point");
 }
 
+void require_finite(const CaseSums& sums, const std::string& id)
+{
+    for (const auto& channel : sums.channels) {
+        if (!std::isfinite(channel.error_squared)) throw Error("case " + id + ": the prediction is not finite everywhere: the model is broken.");
+    }
+}
+
 /// A case on a regular grid: all of its points or cells, without forces.
 EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, World& world, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
@@ -58,9 +65,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, World&
     const JudgedFields layout(data.fields, predictor.channels());
     const auto truth = to_local(example.target).squeeze(0).cpu();
     const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling.on(world.device())), device_mesh->all());
-    for (const auto& channel : sums.channels) {
-        if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
-    }
+    require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
     return result;
 }
@@ -106,9 +111,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const JudgedFields layout(data.fields, predictor.channels());
     const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(scaling.on(device)), all);
-    for (const auto& channel : sums.channels) {
-        if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
-    }
+    require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
     const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling.on(device)), all);
     for (std::size_t f = 0; f < histograms.size(); ++f) result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);

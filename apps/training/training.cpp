@@ -182,11 +182,11 @@ private:
     Example next_example(std::vector<CaseSequence*> sequences);
     CasePrediction predict(const Example& example);
     CasePrediction predict_for_backward(const Example& example);
-    std::vector<double> physical(const at::Tensor& coefficients) const;
     at::Tensor loss_of(const CasePrediction& prediction, const Example& example) const;
     at::Tensor loss_of_part(std::size_t part, const at::Tensor& prediction, const CaseTensors& example) const;
     std::vector<FieldConfig> fields() const;
-    at::Tensor of_all_parts(at::Tensor CasePart::* member) const;
+    template <class NumbersOf>
+    at::Tensor of_all_parts(const NumbersOf& numbers_of) const;
     Normalizer normalizer_of_all() const;
     void set_normalizers(const Normalizer& all, const at::Tensor& training_mean);
     bool is_kept() const;
@@ -434,18 +434,19 @@ std::vector<FieldConfig> Run::fields() const
     return all;
 }
 
-/// One number a channel, of the parts one after the other.
-at::Tensor Run::of_all_parts(at::Tensor CasePart::* member) const
+/// A number a channel, of the parts one after the other.
+template <class NumbersOf>
+at::Tensor Run::of_all_parts(const NumbersOf& numbers_of) const
 {
+    if (parts_.size() == 1) return numbers_of(parts_.front());
     std::vector<at::Tensor> all;
-    for (const auto& part : parts_) all.push_back(part.*member);
-    return all.size() == 1 ? all[0] : torch::cat(all);
+    for (const auto& part : parts_) all.push_back(numbers_of(part));
+    return torch::cat(all);
 }
 
 Normalizer Run::normalizer_of_all() const
 {
-    if (parts_.size() == 1) return parts_[0].normalizer;
-    return {torch::cat({parts_[0].normalizer.mean, parts_[1].normalizer.mean}), torch::cat({parts_[0].normalizer.std, parts_[1].normalizer.std})};
+    return {of_all_parts([](const CasePart& part) { return part.normalizer.mean; }), of_all_parts([](const CasePart& part) { return part.normalizer.std; })};
 }
 
 void Run::set_normalizers(const Normalizer& all, const at::Tensor& training_mean)
@@ -689,16 +690,6 @@ CasePrediction Run::predict(const Example& example)
     if (example.size() == 1) return {{model_.forward(example[0].inputs).to(torch::kFloat)}, {}};
     const auto fields = model_.forward_parts(&example[0].inputs, &example[1].inputs);
     return {{fields.surface.to(torch::kFloat), fields.volume.to(torch::kFloat)}, {}};
-}
-
-/// Of the head's coefficients (1, coefficients), in their own units. Collective over the domain.
-std::vector<double> Run::physical(const at::Tensor& coefficients) const
-{
-    const auto whole = (is_sharded(coefficients) ? full_tensor(coefficients) : coefficients).to(torch::kDouble).cpu();
-    std::vector<double> values;
-    for (std::int64_t k = 0; k < whole.size(1); ++k)
-        values.push_back(whole[0][k].item<double>() * coefficient_targets_->deviations()[k] + coefficient_targets_->means()[k]);
-    return values;
 }
 
 /// The same for a step's backward, whose tensors wait where the settings say.
@@ -1024,7 +1015,10 @@ FieldErrors Run::errors(CaseSet RunCases::* of_split, const std::string& split)
             const auto& scaling = part.scalings.at(points.id);
             const auto physical = scaling.physical(part.normalizer.denormalize(prediction.fields[p])), guess = scaling.physical(part.training_mean);
             part.validation->add(static_cast<std::size_t>(i), points, part.stored->shards.at(points.id), physical, guess, *domain_);
-            if (p == 0 && coefficient_targets_) part.validation->add_of_head(static_cast<std::size_t>(i), this->physical(prediction.coefficients));
+            if (p == 0 && coefficient_targets_) {
+                part.validation->add_of_head(static_cast<std::size_t>(i),
+                                             physical_coefficients(prediction.coefficients, coefficient_targets_->means(), coefficient_targets_->deviations()));
+            }
             std::int64_t channel = 0;
             for (const auto count : points.channels) {
                 sums[field++] += relative_l2(physical.narrow(-1, channel, count), points.target.narrow(-1, channel, count));
@@ -1083,7 +1077,7 @@ void Run::save(const char* name, const Json& metrics) const
         }
     }
     if (config_.data.shares_deviation) {
-        const auto mean = of_all_parts(&CasePart::training_mean).cpu();
+        const auto mean = of_all_parts([](const CasePart& part) { return part.training_mean; }).cpu();
         description["training_mean"] = std::vector<float>(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
     }
     if (coefficient_targets_) {

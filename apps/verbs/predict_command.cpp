@@ -156,7 +156,8 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
         const auto& forces = models.front().forces();
         if (is_column(forces.area)) names.push_back(forces.area);
         auto said = forces.velocity;
-        said.push_back(forces.density);
+        const auto& fields = models.front().data().fields;
+        if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; })) said.push_back(forces.density);
         std::ranges::copy_if(said, std::back_inserter(names), [](const auto& entry) { return !number_in(entry); });
     }
     for (const auto& [name, value] : options.prediction.values) {
@@ -251,20 +252,27 @@ int predict_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     keep_freed_memory();
 
-    const auto work_of = [&] {
-        jobs(options, std::filesystem::path(options.output).extension() == ".vti");  // what is wrong whatever the model is said before one is read
-        const bool of_grids =
-            (options.runs.empty() ? Predictor::from_file(options.model, options.data, 0) : Predictor::from_run(options.runs.front(), 0)).data().is_grid;
+    // The jobs, and the models of the first one. Whether these are of grids is guessed from the output's name, so that what is wrong whatever the model is
+    // is said before one is read.
+    const auto begin = [&] {
+        const bool looks_like_grids = std::filesystem::path(options.output).extension() == ".vti";
+        auto work = jobs(options, looks_like_grids);
+        auto models = make_predictors(options, part_of_file(work.front().second));
+        const bool of_grids = models.front().data().is_grid;
         if (of_grids) require_grids(options);
-        return jobs(options, of_grids);
+        if (of_grids != looks_like_grids) work = jobs(options, of_grids);
+        return std::pair(std::move(work), std::move(models));
     };
     const auto verify = [&](int) {
-        for (const auto& [input, output] : work_of()) make_predictors(options, part_of_file(output));
+        const auto work = begin().first;
+        std::set<std::size_t> parts{part_of_file(work.front().second)};
+        for (const auto& [input, output] : work) {
+            if (const auto part = part_of_file(output); parts.insert(part).second) make_predictors(options, part);
+        }
     };
     const auto body = [&](World& world) {
-        const auto work = work_of();
+        auto [work, models] = begin();
         auto part = part_of_file(work.front().second);
-        auto models = make_predictors(options, part);
         if (world.rank() == 0) {
             for (const auto& note : models.front().notes()) warn("predict", note);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/coefficient_head.h"
 
-#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
@@ -30,13 +30,8 @@ TORCH_MODULE(CoefficientHead);
 
 std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Model& model, std::int64_t num_features, std::int64_t num_coefficients)
 {
-    constexpr const char* name = "coefficients";
-    if (model.module->named_children().contains(name)) {
-        throw InvalidInput("the model " + model.class_name + " has a part '" + name +
-                           "' of its own, which is the name of the head's. Leave training.coefficient_weights out.");
-    }
     CoefficientHead head(num_features, num_coefficients);
-    model.module->register_module(name, head);
+    add_part(model, "coefficients", head.ptr(), "the head's. Leave training.coefficient_weights out.");
     const auto whole = model.forward;
     model.forward = [whole, num_features](const PointInputs& inputs) {
         const auto rows = whole(inputs);
@@ -47,6 +42,14 @@ std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Mo
         const auto num_fields = rows.size(-1) - num_features;
         return {rows.narrow(-1, 0, num_fields), head->forward(rows.narrow(-1, num_fields, num_features))};
     };
+}
+
+std::vector<double> physical_coefficients(const at::Tensor& coefficients, const std::vector<double>& means, const std::vector<double>& deviations)
+{
+    const auto whole = (is_sharded(coefficients) ? full_tensor(coefficients) : coefficients).to(torch::kDouble).cpu();
+    std::vector<double> values;
+    for (std::int64_t k = 0; k < whole.size(1); ++k) values.push_back(whole[0][k].item<double>() * deviations[k] + means[k]);
+    return values;
 }
 
 }  // namespace meshard

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace meshard {
 
@@ -20,5 +21,8 @@ struct FieldsAndCoefficients {
 /// `model.forward` gives the fields alone from now on.
 /// @throws InvalidInput for a model that has a part `coefficients`
 std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Model& model, std::int64_t num_features, std::int64_t num_coefficients);
+
+/// Coefficients of a case (1, coefficients), which the head learnt with mean 0 and deviation 1, in their own units. Collective where they are sharded.
+std::vector<double> physical_coefficients(const at::Tensor& coefficients, const std::vector<double>& means, const std::vector<double>& deviations);
 
 }  // namespace meshard

@@ -116,6 +116,13 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
     return complete;
 }
 
+void add_part(Model& model, const std::string& name, std::shared_ptr<torch::nn::Module> part, const std::string& whose)
+{
+    if (model.module->named_children().contains(name))
+        throw InvalidInput("the model " + model.class_name + " has a part '" + name + "' of its own, which is the name of " + whose);
+    model.module->register_module(name, std::move(part));
+}
+
 Model make_model(std::string_view name, const nlohmann::json& arguments)
 {
     const auto& entry = find_model(name);

@@ -147,6 +147,11 @@ const ModelEntry& find_point_model(std::string_view name);
 /// @throws InvalidInput for a name that is no argument (the message has the nearest one), a value of another type than the default's, and as `check`.
 nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json& arguments);
 
+/// Gives a model's module one part more, whose parameters are then called `name.*`.
+/// @param whose   ends the message where the model has a part of that name: `the head's. Leave ... out.`
+/// @throws InvalidInput there
+void add_part(Model& model, const std::string& name, std::shared_ptr<torch::nn::Module> part, const std::string& whose);
+
 /// @throws InvalidInput as `find_model` and `complete_arguments`.
 Model make_model(std::string_view name, const nlohmann::json& arguments);
 
