@@ -27,9 +27,9 @@ constexpr std::array<std::pair<std::string_view, View>, 4> view_names{{{"iso", V
 constexpr Color plain{0.72F, 0.74F, 0.78F}, not_a_number{0.9F, 0, 0.9F};
 constexpr std::size_t max_categories = 20;  // more values than that are drawn as a range
 constexpr std::int32_t margin = 24, header_height = 56, legend_width = 150;
-constexpr std::int32_t label_size = 17;           // of letters, in pixels an em
+constexpr std::int32_t label_size = 17;            // of letters, in pixels an em
 constexpr std::array title_sizes{26, 20, 15, 11};  // the first that fits
-constexpr std::int32_t label_rise = 6;            // half the height of a label's digits
+constexpr std::int32_t label_rise = 6;             // half the height of a label's digits
 
 /// Colours of what is around the mesh.
 struct Paper {
