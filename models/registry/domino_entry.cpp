@@ -147,8 +147,8 @@ at::Tensor center_of_mass(const CaseBody& body)
 class DominoOfCases {
 public:
     explicit DominoOfCases(const Json& arguments)
-        : surface_box_(extra(arguments, kSurfaceBox), kModel, kSurfaceBox), volume_box_(extra(arguments, kVolumeBox), kModel, kVolumeBox), model_(options_of(arguments)),
-          reference_(extra(arguments, kReference).get<std::vector<double>>())
+        : surface_box_(extra(arguments, kSurfaceBox), kModel, kSurfaceBox), volume_box_(extra(arguments, kVolumeBox), kModel, kVolumeBox),
+          model_(options_of(arguments)), reference_(extra(arguments, kReference).get<std::vector<double>>())
     {
     }
 
