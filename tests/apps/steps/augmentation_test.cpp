@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scenes that are mirrored, turned and shifted. The oracle is a scene in closed form: fields that follow from places and free stream in a way that has no
 // favoured direction come out the same, whether the scene is mapped first or last.
-#include "apps/training/augmentation.h"
+#include "apps/steps/augmentation.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
