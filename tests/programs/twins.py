@@ -80,15 +80,15 @@ def drivaerml_surface(root, num_cases=12):
         (folder / f"geo_ref_{number}.csv").write_text("lRef,aRef,forcesCoR,lRefRef,aRefRef,forcesCoRRef\n2.79,2.298,(1.402 0 -0.3176),2.78618,2.17,(1.402 0 -0.3176)\n")
 
 
-def drivaerml_volume(root):
-    _volumes(root, "drivaer", "MeanTrim", 38.889)
+def drivaerml_volume(root, num_cases=12):
+    _volumes(root, num_cases, "drivaer", "MeanTrim", 38.889)
 
 
-def ahmed_volume(root):
-    _volumes(root, "ahmed", "Mean", 1)
+def ahmed_volume(root, num_cases=12):
+    _volumes(root, num_cases, "ahmed", "Mean", 1)
 
 
-def _volumes(root, body, mean, speed, num_cases=12, n=6):
+def _volumes(root, num_cases, body, mean, speed, n=6):
     """run_N/volume_N.vtu, a box of hexahedra with UMean and pMean, or whatever `mean` they end with, and BODY_N.stl inside it."""
     corners = ((0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 1))
     for number in range(1, num_cases + 1):
