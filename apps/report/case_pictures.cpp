@@ -108,8 +108,9 @@ CasePictures draw_case(const Mesh& whole, const std::string& field, bool on_cell
         const auto numbers = number(values).contiguous();
         const auto* begin = numbers.data_ptr<float>();
         mesh.cell_data = marks;
-        (on_cells ? mesh.cell_data : mesh.point_data) = {DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1)};
-        if (on_cells) mesh.cell_data.insert(mesh.cell_data.end(), marks.begin(), marks.end());
+        mesh.point_data.clear();
+        auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
+        arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
         PicturePainter painter({.color_by = "value",
                                 .component = {},
                                 .range = range,
