@@ -128,8 +128,10 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
                                std::to_string(entry.directions.front()) +
                                (entry.directions.size() > 1 ? " or " + std::to_string(entry.directions.back()) : "") + ".");
     }
-    auto all = entry.is_of_grids() ? entry.grid_widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
-                                   : entry.widths({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs});
+    auto all =
+        entry.is_of_grids()
+            ? entry.grid_widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
+            : entry.widths({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs, .volume_out_dim = entry.needs_both_parts ? kOutputs : 0});
     all.update(arguments);
     torch::manual_seed(0);
     const auto model = make_model(entry.name, all);
@@ -138,7 +140,21 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         if (!extents.empty()) throw InvalidInput("--grid is for models of grids; " + entry.class_name + " is one of points. Say their number with --points.");
         const auto num_told = entry.takes_body() ? kToldAroundBody : kInputs - 1;
         const auto embedding = torch::rand({1, num_points, num_told}, device), places = embedding.narrow(2, 0, 3).contiguous();
-        const PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.takes_body() ? unit_cube() : nullptr};
+        PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.takes_body() ? unit_cube() : nullptr};
+        if (entry.needs_both_parts) {  // half of the points are those of the surface
+            auto volume = inputs;
+            inputs.positions = places.narrow(1, 0, num_points / 2);
+            volume.positions = places.narrow(1, num_points / 2, num_points - num_points / 2);
+            return {.name = entry.name,
+                    .module = model.module,
+                    .forward =
+                        [model, inputs, volume] {
+                            const auto fields = model.forward_parts(&inputs, &volume);
+                            return torch::cat({fields.surface, fields.volume}, 1);
+                        },
+                    .result_shape = {1, num_points, kOutputs},
+                    .num_points = num_points};
+        }
         return {.name = entry.name,
                 .module = model.module,
                 .forward = [model, inputs] { return model.forward(inputs); },

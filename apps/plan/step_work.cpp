@@ -518,6 +518,7 @@ PlannedModel planned_model(std::string_view name, const nlohmann::json& argument
     const auto& given = model.arguments;
     if (given.value("dropout", 0.0) > 0 || given.value("concrete_dropout", false)) refuse(model.name, "is counted without dropout. Set it to 0.");
     if (given.value("include_local_features", false)) refuse(model.name, "is counted without ball queries. Set include_local_features to false.");
+    if (given.contains("levels")) refuse(model.name, "is counted of one graph of all points. Leave levels out.");
     if (given.value("attention_type", "GALE") != "GALE") refuse(model.name, "is counted with attention_type GALE.");
     if (given.value("do_concat_trick", false)) refuse(model.name, "is counted without do_concat_trick.");
     if (given.value("time_input", false)) refuse(model.name, "is counted without time_input.");

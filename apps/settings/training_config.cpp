@@ -421,14 +421,16 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
     if (!entry.takes_body()) return;
     const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
-        const std::vector<std::string> expected = data.in_volume ? std::vector<std::string>{"points"} : std::vector<std::string>{"points", "normals", "areas"};
-        if (data.inputs != expected)
-            refuse(key, std::string("is told the points of a ") + (data.in_volume ? "volume, and finds their distances to the body itself. Set [points]."
-                                                                                  : "surface with normals and areas. Set [points, normals, areas]."));
+        const auto expected = data.in_volume ? std::vector<std::string>{"points"} : entry.told_on_surface;
+        if (data.inputs == expected) return;
+        std::string names;
+        for (const auto& name : expected) names += (names.empty() ? "" : ", ") + name;
+        refuse(key, std::string("is told of each point of a ") + (data.in_volume ? "volume its place, and finds out the rest itself" : "surface a given list") +
+                        ". Set [" + names + "].");
     };
     require_inputs(config.data, "data.inputs");
     if (config.volume) require_inputs(*config.volume, "data.volume.inputs");
-    if (!config.data.in_volume && config.data.num_sampled > 0)
+    if (entry.hears_surface && !config.data.in_volume && config.data.num_sampled > 0)
         refuse("data.sampling_resolution",
                "averages over the nearest points of a surface, which are others among fewer points. Set 0; volumes may be sampled.");
     if (config.data.encoding.kind != "none") refuse("data.encoding", "encodes places itself. Set none.");
@@ -814,6 +816,10 @@ TrainingRunConfig training_config(const Settings& settings)
     if (const auto name = settings.text("model.name"); !settings.names_below("data.volume").empty() && !find_model(name).takes_body()) {
         throw UsageError(settings.where("data.volume.files") + ": " + name +
                          " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
+    }
+    if (const auto name = settings.text("model.name"); settings.names_below("data.volume").empty() && find_model(name).needs_both_parts) {
+        throw UsageError(settings.where("model.name") + ": " + name +
+                         " takes cases with surface and volume. Set data.surface, and data.volume.files and data.volume.fields for the volume.");
     }
     config.data = data_config(settings, config.run_dir());
     config.volume = volume_config(settings, config.data);

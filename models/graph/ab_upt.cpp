@@ -61,6 +61,11 @@ nlohmann::json to_json(const AbUptOptions& options)
     return option_table().write(options);
 }
 
+std::vector<OptionInfo> ab_upt_option_infos()
+{
+    return option_table().infos();
+}
+
 AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
 {
     options_.validate();

@@ -3,6 +3,7 @@
 
 #include "models/graph/anchor_attention.h"
 #include "models/graph/supernode_pooling.h"
+#include "models/layers/option_info.h"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -35,6 +36,7 @@ struct AbUptOptions {
 /// From arguments by name; absent ones keep their defaults. @throws InvalidInput for an unknown name or a value of the wrong type.
 AbUptOptions ab_upt_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const AbUptOptions& options);
+std::vector<OptionInfo> ab_upt_option_infos();  ///< of all options
 
 /// Positions, each (B, N, 3). All tokens attend to anchors; no token attends to queries, so that queries do not change other results, whatever their number.
 struct AbUptInputs {

@@ -316,7 +316,7 @@ ModelEntry domino_entry()
     auto defaults = to_json(DominoOptions());
     for (const char* of_programs : {kSurfaceBox, kVolumeBox, kReference}) defaults[of_programs] = extra(Json::object(), of_programs);
     infos.push_back({kSurfaceBox, "box of the surface's grid, lowest x, y, z, then highest, in the coordinates of the points"});
-    infos.push_back({kVolumeBox, "the same of the volume's grid"});
+    infos.push_back({kVolumeBox, "the same of the volume's grid; abupt: box of the volume's anchors"});
     infos.push_back({kReference, "what data.constants are divided by; empty: nothing"});
     return {.name = "domino",
             .class_name = "DoMINO",
@@ -344,6 +344,8 @@ ModelEntry domino_entry()
                                                       std::to_string(options.global_features) + " constants.");
                 },
             .make_of_parts = make_domino,
+            .told_on_surface = {"points", "normals", "areas"},
+            .hears_surface = true,
             .spelled_out = with_parameters_inside};
 }
 

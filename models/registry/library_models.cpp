@@ -11,17 +11,23 @@
 #include "models/grids/unet_3d.h"
 #include "models/grids/vision_transformer.h"
 #include "models/layers/option_table.h"
+#include "models/registry/abupt_entry.h"
 #include "models/registry/domino_entry.h"
 #include "models/registry/kept_per_cloud.h"
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
+#include "ops/neighbors/cloud_interpolation.h"
+#include "ops/neighbors/multi_scale_graph.h"
 #include "ops/neighbors/point_clouds.h"
 #include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -128,33 +134,87 @@ ModelEntry geotransolver_entry()
 }
 
 constexpr const char* kNumNeighbors = "num_neighbors";
+constexpr const char* kLevels = "levels";
+constexpr std::int64_t kReadFrom = 3;      // nodes from which a point that is none takes its fields
 constexpr std::int64_t kEdgeChannels = 4;  // vector from target to source, and its length, as in PhysicsNeMo's examples
 
 MeshGraphNetOptions graph_options(Json arguments)
 {
     arguments.erase(kNumNeighbors);
+    arguments.erase(kLevels);
     return mesh_graph_net_options(arguments);
 }
+
+/// An argument that checkpoints lack where it has its default.
+Json levels_of(const Json& arguments)
+{
+    return arguments.value(kLevels, Json::array());
+}
+
+/// Rows of this rank as a tensor of a whole.
+at::Tensor with_layout(const at::Tensor& rows, const SpecPtr& layout)
+{
+    return layout ? from_local(rows, layout) : rows;
+}
+
+/// The graph of a case: of all its points, or of some of them on several scales.
+class GraphOfCase {
+public:
+    GraphOfCase(const at::Tensor& points, const Json& arguments, const MeshGraphNetOptions& options)
+    {
+        const auto num_neighbors = arguments.at(kNumNeighbors).get<std::int64_t>();
+        const auto levels = levels_of(arguments).get<std::vector<std::int64_t>>();
+        if (levels.empty()) {
+            graph_.emplace(MessageGraph(knn(points, points, num_neighbors, {.exclude_self = true})), options);
+            return;
+        }
+        auto found = multi_scale_graph(points, levels, num_neighbors);
+        rows_ = found.rows;
+        layout_ = found.layout;
+        graph_.emplace(MessageGraph(std::move(found.neighbors)), options);
+        if (levels.back() < points.size(0)) {
+            const auto nodes = std::min(levels.back(), kReadFrom);
+            to_points_.emplace(of_nodes(points), points, InterpolationOptions{.num_neighbors = nodes});
+        }
+    }
+
+    const MeshGraph& graph() const { return *graph_; }
+
+    /// (points, ...) to (nodes, ...).
+    at::Tensor of_nodes(const at::Tensor& of_points) const
+    {
+        if (!rows_.defined()) return of_points;
+        return with_layout(to_local(of_points).index_select(0, rows_), layout_);
+    }
+
+    /// (nodes, ...) to (points, ...). A node's own point takes its value.
+    at::Tensor of_points(const at::Tensor& of_nodes) const { return to_points_ ? (*to_points_)(of_nodes) : of_nodes; }
+
+private:
+    std::optional<MeshGraph> graph_;
+    at::Tensor rows_;  // of this rank's points those that are nodes; undefined if all are, in their order
+    SpecPtr layout_;
+    std::optional<CloudInterpolation> to_points_;  // where not all points are nodes
+};
 
 MadeModel make_mesh_graph_net(const Json& arguments)
 {
     MeshGraphNet model(graph_options(arguments));
-    const auto num_neighbors = arguments.at(kNumNeighbors).get<std::int64_t>();
-    return {model.ptr(), [model, num_neighbors, graphs = std::make_shared<KeptPerCloud<MeshGraph>>()](const PointInputs& inputs) mutable {
-                const auto& graph = graphs->of(inputs.positions, [&] {
+    return {model.ptr(), [model, arguments, graphs = std::make_shared<KeptPerCloud<GraphOfCase>>()](const PointInputs& inputs) mutable {
+                const auto& of_case = graphs->of(inputs.positions, [&] {
                     const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                     if (clouds.size() != 1)
                         throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) +
                                            " cases, but a graph has one. Pass the cases one by one.");
-                    MessageGraph found(knn(clouds[0].detach(), clouds[0].detach(), num_neighbors, {.exclude_self = true}));
-                    return MeshGraph(std::move(found), model->options());
+                    return GraphOfCase(clouds[0].detach(), arguments, model->options());
                 });
-                const auto positions = unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0);
+                const auto& graph = of_case.graph();
+                const auto positions = of_case.of_nodes(unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0));
                 const auto offsets = graph.graph().from_sources(positions) - graph.graph().from_targets(positions);
                 const auto edges = torch::cat({offsets, torch::linalg_vector_norm(offsets, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
-                auto nodes = unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0);
+                auto nodes = of_case.of_nodes(unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0));
                 if (inputs.constants.defined()) nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
-                return model->forward(nodes, edges, graph).unsqueeze(0);
+                return of_case.of_points(model->forward(nodes, edges, graph)).unsqueeze(0);
             }};
 }
 
@@ -163,11 +223,16 @@ ModelEntry mesh_graph_net_entry()
     const auto& table = mesh_graph_net_option_table();
     auto defaults = table.defaults();
     defaults[kNumNeighbors] = 6;
+    defaults[kLevels] = Json::array();
     auto options = table.infos();
     options.push_back({.name = kNumNeighbors, .meaning = "nearest points from which each point receives messages", .bounds = {.least = 1}});
+    options.push_back({.name = kLevels,
+                       .meaning = "numbers of points of graphs on several scales, ascending (X-MeshGraphNet); none: one graph of all points",
+                       .bounds = {.least = 1}});
     return {.name = "meshgraphnet",
             .class_name = "MeshGraphNet",
             .defaults = std::move(defaults),
+            .extras = {kLevels},
             .options = std::move(options),
             .widths = [](const PointWidths& widths) -> Json {
                 return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};
@@ -185,6 +250,15 @@ ModelEntry mesh_graph_net_entry()
             .check =
                 [](const Json& arguments) {
                     OptionChecks("MeshGraphNet").at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
+                    const OptionChecks checks("MeshGraphNet");
+                    const auto levels = levels_of(arguments);
+                    std::int64_t before = 1;
+                    for (const auto& size : levels) {
+                        if (!size.is_number_integer() || size.get<std::int64_t>() < before)
+                            checks.refuse(std::string(kLevels) + " is " + levels.dump() +
+                                          "; expected numbers of points, each at least as large as the one before, e.g. [1000, 4000, 16000].");
+                        before = size.get<std::int64_t>();
+                    }
                     graph_options(arguments).validate();
                 },
             .make = make_mesh_graph_net};
@@ -372,9 +446,9 @@ ModelEntry figconv_unet_entry()
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(),         flare_entry(),  geotransolver_entry(), mesh_graph_net_entry(),
-            figconv_unet_entry(),       domino_entry(), unet_entry(),          unet_2d_entry(),
-            vision_transformer_entry(), fno_entry(),    dit_entry(),           edm_entry()};
+    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(),     figconv_unet_entry(), domino_entry(),
+            abupt_entry(),      unet_entry(),  unet_2d_entry(),       vision_transformer_entry(), fno_entry(),          dit_entry(),
+            edm_entry()};
 }
 
 }  // namespace meshard

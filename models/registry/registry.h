@@ -104,6 +104,10 @@ struct ModelEntry {
     /// The same of a model that takes a body, and points of the surface, of the volume, or of both; `make` is then empty.
     std::function<MadePartModel(const nlohmann::json& arguments)> make_of_parts = {};
 
+    std::vector<std::string> told_on_surface = {};  ///< of a model that takes a body: the inputs of points of the surface, those of the volume are their places
+    bool hears_surface = false;                     ///< such a model tells a point of the surface of those near it, so that all must be there
+    bool needs_both_parts = false;                  ///< such a model takes only cases with surface and volume
+
     /// Of a model of grids: the arguments that follow from the data.
     std::function<nlohmann::json(const GridWidths&)> grid_widths = {};
     std::vector<std::int64_t> directions = {};    ///< how many a grid may have, e.g. 2 and 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases with a surface and a volume: DoMINO trains on both, or on one of them, and predicts either."""
+"""Cases with a surface and a volume: DoMINO trains on both, or on one of them, AB-UPT on both, and both predict either."""
 import json
 import math
 import shutil
@@ -36,6 +36,11 @@ training: {num_epochs: 2, optimizer: {lr: 3.0e-3}, part_weights: [2, 1]}
 """
 ONLY_SURFACE = ("~data.volume",)
 ONLY_VOLUME = ("~data.surface", "~data.volume", "~data.fields", "data.volume=run_*/volume_*.vtu", "data.fields.velocity.from=UMeanTrim", "data.inputs=[points]")
+
+
+AB_UPT = ("model={name: abupt, hidden_dim: 24, num_heads: 2, mlp_ratio: 2, physics_blocks: [perceiver, shared, cross], num_surface_blocks: 1,"
+          " num_volume_blocks: 1, volume_box: [-7, -5, -1, 11, 5, 6], num_geometry_points: 300, num_supernodes: 40, num_surface_anchors: 50,"
+          " num_volume_anchors: 61}", "data.inputs=[points]")
 
 
 class Parts(Case):
@@ -77,6 +82,39 @@ class Parts(Case):
         self.assert_good(self.meshard("train", "--resume", "runs/halves", "training.max_steps=0", "--nproc", 2))
         self.assertEqual(self.losses("halves")[-2:], self.losses("on_2")[-2:])
         self.assert_fails(self.meshard("train", "--resume", "runs/halves", "~data.volume"), 3, "data.volume.files", "was set when the run began")
+
+    def test_train_ab_upt_whose_points_are_asked_one_by_one(self):
+        for ranks in (1, 2, 3):
+            self.train(f"on_{ranks}", ranks, *AB_UPT, "data.sampling_resolution=90")   # 1, 2, 3 ranks: anchors in unequal parts, too
+        for ranks in (2, 3):
+            self.assert_same_losses(f"on_{ranks}", "on_1")
+        self.train("halves", 2, *AB_UPT, "data.sampling_resolution=90", "training.max_steps=4")
+        self.assert_good(self.meshard("train", "--resume", "runs/halves", "training.max_steps=0", "--nproc", 2))
+        self.assertEqual(self.losses("halves")[-2:], self.losses("on_2")[-2:])
+
+        self.assert_good(self.meshard("evaluate", "runs/on_2", "--nproc", 2))
+        of_run = next(line for line in self.lines("on_1") if line["phase"] == "test")["metrics"]   # which asked all of both parts at once
+        judged = {}
+        for folder in ("evaluation", "evaluation/volume"):
+            judged.update(json.loads((self.folder / f"runs/on_2/{folder}/evaluation.json").read_text())["cases"][0]["fields"])
+        self.assertEqual(set(judged), set(of_run))
+        for name, values in of_run.items():
+            self.assertAlmostEqual(judged[name]["rel_l2"], values["rel_l2"], delta=1e-4 * values["rel_l2"])
+        wall = self.folder / "cases/run_6/ahmed_6.stl"
+        for file, field, true in (("boundary_6.vtp", "pressure", "pMean"), ("volume_6.vtu", "velocity", "UMeanTrim")):
+            self.assert_good(self.meshard("predict", "runs/on_1", self.folder / "cases/run_6" / file, "--wall", wall, "-o", file, "--nproc", 3))
+            found = arrays_of(self.folder / file)
+            error = sum((a - b) ** 2 for a, b in zip(found[field], found[true], strict=True)) / sum(b * b for b in found[true])
+            self.assertAlmostEqual(math.sqrt(error), judged[field]["rel_l2"], delta=1e-4 * math.sqrt(error))
+
+        for words, texts in ((("~data.volume",), ("model.name", "takes cases with surface and volume")),
+                             (("model.num_supernodes=301",), ("num_supernodes is 301", "num_geometry_points")),
+                             (("model.volume_box=[0]",), ("volume_box", "lowest x, y, z")),
+                             (("data.inputs=[points, normals]",), ("data.inputs", "Set [points]"))):
+            self.assert_fails(self.meshard("train", "both.yaml", *AB_UPT, "run_id=none", *words), 2, *texts)
+        elsewhere = self.meshard("train", "both.yaml", *AB_UPT, "run_id=none", "model.volume_box=[50, 50, 50, 51, 51, 51]")
+        self.assertEqual(elsewhere.code, 3, elsewhere)
+        self.assertIn("no corner of the body lies in volume_box", elsewhere.err)
 
     def test_are_weighed_in_the_loss(self):
         self.train("both", 1, "training.max_steps=1")

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/registry/abupt_entry.h"
+
+#include "models/graph/ab_upt.h"
+#include "models/layers/option_checks.h"
+#include "models/registry/model_box.h"
+#include "ops/surface/surface_distance.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kAbUpt = "AB-UPT";
+constexpr const char* kAnchorBox = "volume_box";
+constexpr const char* kGeometryPoints = "num_geometry_points";
+constexpr const char* kSupernodes = "num_supernodes";
+constexpr const char* kSurfaceAnchors = "num_surface_anchors";
+constexpr const char* kVolumeAnchors = "num_volume_anchors";
+constexpr double kLongestEdge = 1000;  // of the box, in the positions that the model sees: what its waves are made for
+constexpr double kShapeNetRadius = 9;  // the authors' for cars in such a box whose anchors are some thousand points
+
+/// How many points are drawn of each kind, with the values of a checkpoint that does not say them.
+const Json& numbers_of_points()
+{
+    static const Json numbers{{kGeometryPoints, 8192}, {kSupernodes, 1024}, {kSurfaceAnchors, 1024}, {kVolumeAnchors, 1024}};
+    return numbers;
+}
+
+AbUptOptions options_without_points(Json arguments)
+{
+    arguments.erase(kAnchorBox);
+    for (const auto& [name, count] : numbers_of_points().items()) arguments.erase(name);
+    return ab_upt_options(arguments);
+}
+
+void check_arguments(const Json& arguments)
+{
+    const OptionChecks checks(kAbUpt);
+    options_without_points(arguments).validate();
+    ModelBox(arguments.at(kAnchorBox), kAbUpt, kAnchorBox);
+    for (const auto& [name, count] : numbers_of_points().items()) checks.at_least(1, {{name.c_str(), arguments.at(name).get<std::int64_t>()}});
+    if (arguments.at(kSupernodes).get<std::int64_t>() > arguments.at(kGeometryPoints).get<std::int64_t>())
+        checks.refuse(std::string(kSupernodes) + " is " + arguments.at(kSupernodes).dump() + "; supernodes are some of the geometry's points, of which " +
+                      kGeometryPoints + " says " + arguments.at(kGeometryPoints).dump() + ".");
+}
+
+/// What is drawn for a body, (1, n, 3) each, in the coordinates of the points.
+struct BodyPoints {
+    at::Tensor geometry, supernodes, surface_anchors, volume_anchors;
+};
+
+/// Draws points on a body and around it, from numbers that are the same in every run.
+class PointsOfBody {
+public:
+    explicit PointsOfBody(const CaseBody& body)
+        : body_(body), numbers_(at::make_generator<at::CPUGeneratorImpl>(0)),
+          corners_(body.vertices.to(at::kDouble).index({body.triangles.flatten()}).view({-1, 3, 3}))
+    {
+        const auto edges = corners_.slice(1, 1) - corners_.narrow(1, 0, 1);
+        areas_ = torch::linalg_vector_norm(torch::linalg_cross(edges.select(1, 0), edges.select(1, 1)), 2, at::IntArrayRef{-1}).cumsum(0);
+        if (!(areas_.size(0) > 0 && areas_[-1].item<double>() > 0)) throw InvalidInput("AB-UPT: the body of a case has no triangle with an area.");
+        const auto places = corners_.flatten(0, 1);
+        diameter_ = (std::get<0>(places.max(0)) - std::get<0>(places.min(0))).norm().item<double>();
+    }
+
+    /// (count, 3): evenly by area.
+    at::Tensor on_surface(std::int64_t count)
+    {
+        const auto shares = (torch::arange(count, torch::kDouble) + uniform({count})) / static_cast<double>(count);
+        const auto faces = torch::searchsorted(areas_, shares * areas_[-1]).clamp_max(areas_.size(0) - 1);
+        const auto of_faces = corners_.index_select(0, faces);
+        const auto along = uniform({count, 1}).sqrt(), across = uniform({count, 1});
+        return (1 - along) * of_faces.select(1, 0) + along * (1 - across) * of_faces.select(1, 1) + along * across * of_faces.select(1, 2);
+    }
+
+    /// (count, 3): outside of the body and in the box; half of the tries anywhere in it, half near the body, as many within each factor of distance, from a
+    /// thousandth of the body's diameter to all of it.
+    at::Tensor in_volume(std::int64_t count, const ModelBox& box)
+    {
+        constexpr int kMostTries = 20;
+        constexpr double kNearest = 1e-3;
+        const auto low = box.least(at::kCPU).to(at::kDouble), high = box.most(at::kCPU).to(at::kDouble);
+        const auto vertices = body_.vertices.to(at::kDouble);
+        if (!((vertices >= low) & (vertices <= high)).all(-1).any().item<bool>())
+            throw InvalidInput("AB-UPT: no corner of the body lies in volume_box. Set model.volume_box, in the coordinates of the points, around the body.");
+        std::vector<at::Tensor> kept;
+        std::int64_t num_kept = 0;
+        for (int i = 0; i < kMostTries && num_kept < count; ++i) {
+            const auto away = at::randn({count, 3}, numbers_, at::kDouble);
+            const auto distances = diameter_ * torch::pow(kNearest, uniform({count, 1}));
+            const auto near = on_surface(count) + away / away.norm(2, -1, true) * distances;
+            const auto anywhere = low + (high - low) * uniform({count, 3});
+            const auto tries = torch::stack({near, anywhere}, 1).flatten(0, 1);
+            const auto distance = signed_distance(vertices, body_.triangles, tries, {.sign = SurfaceSign::WindingNumber}).distances;
+            const auto is_good = ((tries >= low) & (tries <= high)).all(-1) & (distance > 0);
+            kept.push_back(tries.index({is_good}));
+            num_kept += kept.back().size(0);
+        }
+        if (num_kept < count)
+            throw InvalidInput("AB-UPT: of " + std::to_string(2 * kMostTries * count) + " places in and around volume_box only " + std::to_string(num_kept) +
+                               " are in it and outside of the body. Set model.volume_box, in the coordinates of the points, around the body and the volume.");
+        return torch::cat(kept).narrow(0, 0, count);
+    }
+
+private:
+    at::Tensor uniform(at::IntArrayRef shape) { return at::rand(shape, numbers_, at::kDouble); }
+
+    const CaseBody& body_;
+    at::Generator numbers_;
+    at::Tensor corners_, areas_;  // (F, 3, 3), and twice the area of all triangles up to each
+    double diameter_ = 0;
+};
+
+/// AB-UPT with what it is told of each body.
+class AbUptOfCases {
+public:
+    explicit AbUptOfCases(const Json& arguments)
+        : arguments_(arguments), box_(arguments.at(kAnchorBox), kAbUpt, kAnchorBox), model_(options_without_points(arguments))
+    {
+    }
+
+    AbUpt& model() { return model_; }
+
+    PartFields forward(const PointInputs* surface, const PointInputs* volume)
+    {
+        const auto& any = surface ? *surface : *volume;
+        if (!any.body) throw InvalidInput("AB-UPT: the case has no body, on which its anchors lie. Name its surface with data.wall.");
+        if (any.positions.size(0) != 1)
+            throw InvalidInput("AB-UPT: a batch of " + std::to_string(any.positions.size(0)) +
+                               " cases, of which each has its body. Pass the cases one by one.");
+        const auto& drawn = points_of(any.body);
+        AbUptInputs inputs;
+        inputs.geometry = seen(cut_as(drawn.geometry, any.positions));
+        inputs.supernodes = seen(cut_as(drawn.supernodes, any.positions));
+        inputs.surface_anchors = seen(cut_as(drawn.surface_anchors, any.positions));
+        inputs.volume_anchors = seen(cut_as(drawn.volume_anchors, any.positions));
+        if (surface) inputs.surface_queries = seen(surface->positions);
+        if (volume) inputs.volume_queries = seen(volume->positions);
+        if (model_->options().condition_dim > 0) inputs.condition = any.constants;
+        const auto outputs = model_->forward(inputs);
+        return {outputs.surface_queries, outputs.volume_queries};
+    }
+
+private:
+    const BodyPoints& points_of(const std::shared_ptr<const CaseBody>& body)
+    {
+        std::erase_if(bodies_, [](const auto& item) { return item.second.first.expired(); });
+        auto& [owner, points] = bodies_[body.get()];
+        if (owner.expired()) {
+            const torch::NoGradGuard no_grad;
+            PointsOfBody drawing(*body);
+            const auto count = [&](const char* name) { return arguments_.at(name).get<std::int64_t>(); };
+            const auto as_cloud = [](const at::Tensor& places) { return places.to(at::kFloat).unsqueeze(0); };
+            const auto geometry = as_cloud(drawing.on_surface(count(kGeometryPoints)));
+            const auto every = torch::arange(count(kSupernodes), torch::kLong) * count(kGeometryPoints) / count(kSupernodes);
+            points = {geometry, geometry.index_select(1, every.to(torch::kLong)), as_cloud(drawing.on_surface(count(kSurfaceAnchors))),
+                      as_cloud(drawing.in_volume(count(kVolumeAnchors), box_))};
+            owner = body;
+        }
+        return points;
+    }
+
+    /// Rows (1, n, 3) that every rank has, cut into equal parts where `points` are cut.
+    static at::Tensor cut_as(const at::Tensor& whole, const at::Tensor& points)
+    {
+        const auto device = to_local(points).device();
+        if (!is_sharded(points)) return whole.to(device);
+        const auto& cut = spec_of(points);
+        auto own = whole;
+        std::vector<AxisLayout> axes(cut->axes.begin(), cut->axes.end());
+        for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+            if (!axes[axis].is_shard()) continue;
+            const auto extents = even_extents(whole.size(1), static_cast<std::int64_t>(axes[axis].extents->size()));
+            const auto rank = cut->device_mesh->coordinate(static_cast<std::int64_t>(axis));
+            own = whole.narrow(1, std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0}), extents[rank]);
+            axes[axis] = {Shard(1), std::make_shared<const Extents>(extents), 1};
+        }
+        return from_local(own.to(device), make_spec(cut->device_mesh, axes));
+    }
+
+    /// Places as the model sees them.
+    at::Tensor seen(const at::Tensor& places) const
+    {
+        const auto low = box_.least(to_local(places).options()), edges = box_.most(to_local(places).options()) - low;
+        return (places.detach() - low) * (kLongestEdge / edges.max());
+    }
+
+    Json arguments_;
+    ModelBox box_;
+    AbUpt model_;
+    std::map<const CaseBody*, std::pair<std::weak_ptr<const CaseBody>, BodyPoints>> bodies_;
+};
+
+MadePartModel make_abupt(const Json& arguments)
+{
+    auto cases = std::make_shared<AbUptOfCases>(arguments);
+    return {.module = cases->model().ptr(),
+            .forward = [](const PointInputs& /*inputs*/) -> at::Tensor {
+                throw InvalidInput("AB-UPT: a model of surface and volume takes the points of one or both by name.");
+            },
+            .forward_parts = [cases](const PointInputs* surface, const PointInputs* volume) { return cases->forward(surface, volume); }};
+}
+
+}  // namespace
+
+ModelEntry abupt_entry()
+{
+    auto defaults = to_json(AbUptOptions());
+    defaults["radius"] = kShapeNetRadius;
+    defaults[kAnchorBox] = {-1.0, -1.0, -1.0, 1.0, 1.0, 1.0};
+    defaults.update(numbers_of_points());
+    auto infos = ab_upt_option_infos();
+    const OptionBounds positive{.least = 1};
+    infos.push_back({kAnchorBox, "box of the volume's anchors, lowest x, y, z, then highest, in the coordinates of the points"});
+    infos.push_back({kGeometryPoints, "points drawn on the body, of which supernodes are told", positive});
+    infos.push_back({kSupernodes, "of these points, those to which anchors and points listen", positive});
+    infos.push_back({kSurfaceAnchors, "places on the body to which all points of the surface listen", positive});
+    infos.push_back({kVolumeAnchors, "places around the body to which all points of the volume listen", positive});
+    return {.name = "abupt",
+            .class_name = "AbUpt",
+            .defaults = std::move(defaults),
+            .options = std::move(infos),
+            .widths = [](const PointWidths& widths) -> Json {
+                return {{"surface_dim", widths.in_volume ? 0 : widths.out_dim},
+                        {"volume_dim", widths.in_volume ? widths.out_dim : widths.volume_out_dim},
+                        {"condition_dim", widths.num_constants}};
+            },
+            .check = check_arguments,
+            .make_of_parts = make_abupt,
+            .told_on_surface = {"points"},
+            .needs_both_parts = true};
+}
+
+}  // namespace meshard
