@@ -53,12 +53,13 @@ set(rooms
   "apps/grids: apps/cases apps/settings apps/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"
   "apps/evaluation: apps/cases apps/program apps/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/python: io io/shards models/geotransolver models/graph models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/report: apps/cases apps/evaluation apps/grids apps/prediction apps/program apps/settings apps/training io io/bytes io/picture partition partition/mesh sharding/tensor sharding/transport"
+  "apps/report: apps/cases apps/evaluation apps/grids apps/prediction apps/program apps/settings apps/training io io/bytes io/picture io/vtk partition partition/mesh sharding/tensor sharding/transport"
   "apps/store: apps/cases apps/settings io/bytes io/shards models/layers partition sharding/ranks sharding/tensor"
   "apps/settings: apps/program io/bytes models/layers models/registry partition"
+  "apps/steps: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/store io io/bytes partition sharding/tensor"
   "apps/sweep: apps/cases apps/evaluation apps/program apps/settings io/bytes partition"
-  "apps/training: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/store io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/prediction apps/program apps/report apps/settings apps/sweep apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
+  "apps/training: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/steps io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/grids models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/prediction apps/program apps/report apps/settings apps/steps apps/sweep apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
 set(without_torch partition io sharding/messages sharding/windows)

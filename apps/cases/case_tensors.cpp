@@ -94,6 +94,19 @@ at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const 
     return tensor;
 }
 
+/// Where places lie between the sides of the case's box, -1 to 1 along each axis; 0 along one without extent. (rows, 3)
+at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+{
+    const auto places = row_places(mesh, rows, data.on_cells, where);
+    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 3}, torch::kFloat32);
+    auto* out = tensor.data_ptr<float>();
+    for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+        const auto low = frame.bounds[2 * (i % 3)], high = frame.bounds[2 * (i % 3) + 1];
+        out[i] = high > low ? static_cast<float>((2 * places[i] - low - high) / (high - low)) : 0.0F;
+    }
+    return tensor;
+}
+
 /// Divided by the case's length, (rows, 1).
 at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
@@ -168,6 +181,7 @@ std::int64_t bytes_of(CaseTensors example)
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source)
 {
     CaseFrame frame;
+    frame.bounds = bounds;
     if (config.center == "bounds") {
         for (int c = 0; c < 3; ++c) frame.center[c] = 0.5 * (bounds[2 * c] + bounds[2 * c + 1]);
     } else if (const auto place = numbers_in(config.center); place.size() == 3) {
@@ -229,6 +243,8 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kDirections, where, group_of(data)), rows, where));
         } else if (name == "height") {
             inputs.push_back(heights(mesh, rows, data, frame, where));
+        } else if (name == "box") {
+            inputs.push_back(places_in_box(mesh, rows, data, frame, where));
         } else {
             inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kAreas, where, group_of(data)), rows, where));
         }

@@ -27,6 +27,7 @@ struct CaseFrame {
     std::array<double, 3> lengths{1, 1, 1};  ///< the points are divided by them
     std::array<double, 3> up{0, 0, 1};       ///< of length 1
     double ground = 0;                       ///< along `up`
+    std::array<double, 6> bounds{};          ///< of the case's box: x, y and z, each lowest then highest
 };
 
 /// @param bounds    x, y and z of the whole case, each lowest then highest

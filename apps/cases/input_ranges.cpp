@@ -37,7 +37,7 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
 {
     std::vector<std::string> names;
     for (const auto& input : data.inputs) {
-        const bool is_vector = input == "points" || input == "normals" || input == "wall_direction";
+        const bool is_vector = is_vector_input(input);
         for (const char* component : {".x", ".y", ".z"}) {
             names.push_back(input + (is_vector ? component : ""));
             if (!is_vector) break;

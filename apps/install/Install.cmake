@@ -142,7 +142,7 @@ function(meshard_finish_install)
   # What is linked, but LibTorch.
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${PROJECT_BINARY_DIR}/lib" "${TORCH_ROOT}/lib")
-  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS python3-venv)   # for setup.sh
+  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-venv, fonts-dejavu-core")   # for setup.sh; for pictures
   set(CPACK_DEBIAN_PACKAGE_SUGGESTS "cmake, g++, nlohmann-json3-dev, libyaml-cpp-dev, openmpi-bin")
   include(CPack)
 endfunction()

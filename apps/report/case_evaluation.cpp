@@ -12,6 +12,7 @@
 #include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
 #include "io/mesh_io.h"
+#include "io/vtk/image_file.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -40,13 +41,15 @@ void require_finite(const CaseSums& sums, const std::string& id)
 }
 
 /// A case on a regular grid: all of its points or cells, without forces.
-EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, World& world, const std::shared_ptr<const DeviceMesh>& device_mesh)
+EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::size_t index, World& world, const std::shared_ptr<const DeviceMesh>& device_mesh,
+                            const SeeCase& see)
 {
     auto& predictor = model.predictor;
     const auto& data = predictor.data();
     const auto& source = judged.first;
     const auto where = source.file.string();
-    const auto rows = grid_rows(read_image(source.file), data, true, where);
+    const auto grid = read_image(source.file);
+    const auto rows = grid_rows(grid, data, true, where);
     if (rows.channels != predictor.channels()) throw InvalidInput(where + ": a field has another number of components than in training.");
     auto example = grid_case_tensors(rows, source, data, spec_of_grid(rows.extents, predictor.rows_together(), device_mesh));
     example.inputs.constants = at::Tensor();  // those that the predictor knows stand in their place
@@ -54,12 +57,13 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, World&
     tell_of_case(example.inputs, predictor, [&](const std::string& column) { return source.number(column); }, world.device());
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
-    at::Tensor predicted;
+    at::Tensor of_all;
     try {
-        predicted = to_local(predictor.predict(example.inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
+        of_all = predictor.predict(example.inputs, scaling);
     } catch (const InvalidInput& wrong) {
         throw InvalidInput(where + ", a grid of " + extents_text(rows.extents) + ": " + wrong.what());
     }
+    const auto predicted = to_local(of_all).squeeze(0).cpu();  // (rows, channels)
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = example.num_points};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const JudgedFields layout(data.fields, predictor.channels());
@@ -67,6 +71,10 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, World&
     const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling.on(world.device())), device_mesh->all());
     require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
+    if (see) {
+        const auto whole = full_tensor(of_all).squeeze(0).cpu();
+        if (world.rank() == 0) see(index, image_mesh(grid), whole, rows.target);
+    }
     return result;
 }
 
@@ -212,7 +220,7 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
     for (std::size_t i = 0; i < cases.size(); ++i) {
         if (world.rank() == 0) show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
         if (model.predictor.data().is_grid) {
-            evaluation.cases.push_back(evaluate_grid(model, cases[i], world, device_mesh));
+            evaluation.cases.push_back(evaluate_grid(model, cases[i], i, world, device_mesh, see));
             continue;
         }
         evaluation.cases.push_back(evaluate_case(model, cases[i], i, folder, world, device_mesh, see, evaluation.notes));

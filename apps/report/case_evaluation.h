@@ -38,7 +38,7 @@ using JudgedCase = std::pair<CaseSource, std::string>;
 /// @throws UsageError for a word that is none of these.
 std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const std::string> words);
 
-/// Called on the first rank after each case, with the whole mesh and fields of all its rows in order, (N, channels).
+/// Called on the first rank after each case, with the whole mesh (of a grid its points and cells alone) and fields of all its rows in order, (N, channels).
 using SeeCase = std::function<void(std::size_t index, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth)>;
 
 /// Predicts each case and compares with its own fields: all points, over all ranks. The result is the same on every rank, to rounding the same on any number

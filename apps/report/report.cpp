@@ -3,7 +3,6 @@
 
 #include "apps/report/case_evaluation.h"
 #include "io/bytes/atomic_file.h"
-#include "io/picture/render.h"
 #include "partition/error.h"
 
 #include <torch/torch.h>
@@ -76,41 +75,6 @@ std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation&
     return drawn;
 }
 
-/// Draws one field: lengths of vectors; the difference of vectors by its length.
-CasePictures draw(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
-                  const std::filesystem::path& stem)
-{
-    const bool is_vector = truth.size(1) > 1;
-    const auto error = predicted - truth;
-    const auto number = [&](const at::Tensor& values) { return is_vector ? values.norm(2, 1) : values.squeeze(1); };
-    const auto shown = number(truth);
-    const auto low = shown.min().item<double>(), high = shown.max().item<double>();
-    const auto most = std::max(number(error).abs().max().item<double>(), 1e-30);
-
-    Mesh mesh = whole;
-    mesh.cell_data.clear();
-    mesh.point_data.clear();
-    CasePictures pictures;
-    pictures.field = field;
-    const auto save = [&](const std::string& name, const at::Tensor& values, std::array<double, 2> range) {
-        if (!(range[1] > range[0])) range[1] = range[0] + std::max(1e-12, std::abs(range[0]) * 1e-6);
-        const auto numbers = number(values).contiguous();
-        const auto* begin = numbers.data_ptr<float>();
-        const auto title = field + (is_vector ? " (length) " : " ") + name;
-        auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
-        arrays = {DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1)};
-        RenderOptions options{.color_by = "value", .component = {}, .range = range, .view = View::Iso, .width = 640, .height = 400, .title = title};
-        auto file = stem;
-        file += "_" + field + "_" + name + ".png";
-        render_mesh(mesh, file, options);
-        pictures.files.push_back(file);
-    };
-    save("true", truth, {low, high});
-    save("predicted", predicted, {low, high});
-    save("error", error, {is_vector ? 0 : -most, most});
-    return pictures;
-}
-
 /// The name of a run's folder, numbered from 2 where an earlier run of the report is called so: files and tables go by it.
 std::string unique_name(const std::string& folder, std::span<const ReportedRun> earlier)
 {
@@ -164,8 +128,8 @@ std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs
     std::vector<ReportedRun> reported;
     std::vector<CasePictures> pictures;
     std::vector<Evaluation> evaluations;
-    for (const auto& run : runs) {
-        auto model = judged_model(run);
+    const auto judge = [&](const std::filesystem::path& run, std::size_t part) {
+        auto model = judged_model(run, part);
         auto wanted = std::vector<std::string>(words.begin(), words.end());
         if (wanted.empty() && !model.cases.val.empty()) wanted.emplace_back("val");
         if (words.empty() && !model.cases.test.empty()) wanted.emplace_back("test");
@@ -173,15 +137,16 @@ std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs
         const auto cases = judged_cases(model, wanted);
         auto evaluation = evaluate(model, cases, folder, world);
         const auto named = std::filesystem::absolute(run).lexically_normal();
-        const auto name = unique_name((named.filename().empty() ? named.parent_path() : named).filename().string(), reported);
+        const auto stem = (named.filename().empty() ? named.parent_path() : named).filename().string();
+        const auto name = unique_name(part == 0 ? stem : stem + "_volume", reported);
         for (const auto& [index, why] : cases_to_draw(evaluation)) {
             const auto see = [&, index = index, why = why](std::size_t, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth) {
                 std::int64_t first = 0;
                 const auto& data = model.predictor.data();
                 for (std::size_t f = 0; f < data.fields.size(); ++f) {
                     const auto count = model.predictor.channels()[f];
-                    const auto stem = folder / "pictures" / (name + "_" + cases[index].first.id);
-                    auto drawn = draw(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count), truth.narrow(1, first, count), stem);
+                    const auto file = folder / "pictures" / (name + "_" + cases[index].first.id);
+                    auto drawn = draw_case(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count), truth.narrow(1, first, count), file);
                     drawn.run = name;
                     drawn.id = cases[index].first.id;
                     drawn.split = cases[index].second;
@@ -192,9 +157,11 @@ std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs
             };
             evaluate(model, std::span(cases).subspan(index, 1), folder, world, see);
         }
-        reported.push_back({name, named, evaluation, is_first ? log_of(run) : OrderedJson()});
+        reported.push_back({name, named, evaluation, is_first && part == 0 ? log_of(run) : OrderedJson()});  // one log for both parts
         evaluations.push_back(std::move(evaluation));
-    }
+    };
+    for (const auto& run : runs)
+        for (std::size_t part = 0; part < num_trained_parts(run); ++part) judge(run, part);
     if (!is_first) return evaluations;
     std::string lines;
     for (const auto& run : reported) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/evaluation/evaluation.h"
+#include "apps/report/case_pictures.h"
 #include "sharding/transport/launch.h"
 
 #include <nlohmann/json.hpp>
@@ -13,14 +14,7 @@
 
 namespace meshard {
 
-/// Pictures of one field of one case: the truth, the prediction and their difference, with the same camera. PNG files.
-struct CasePictures {
-    std::string run, id, split, field;
-    std::string why;  ///< best, median or worst
-    std::vector<std::filesystem::path> files;
-};
-
-/// What a report tells of one run.
+/// What a report tells of one run; of one with surface and volume two of them, the second without a log.
 struct ReportedRun {
     std::string name;
     std::filesystem::path folder;
@@ -37,7 +31,7 @@ nlohmann::ordered_json report_json(std::span<const ReportedRun> runs);
 
 /// Evaluates each run on its cases (words as `judged_cases` takes them; of none: val and test), and writes report.html, report.json, cases.csv and the
 /// pictures of the best, the median and the worst case to `folder`, which it makes. Collective.
-/// @return the evaluations, one a run, on every rank
+/// @return the evaluations on every rank: one a run, two (surface, volume) of a run with both
 /// @throws as `judged_model`, `judged_cases` and `evaluate`; IoError
 std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs, std::span<const std::string> words, const std::filesystem::path& folder,
                                      World& world);

@@ -379,9 +379,11 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     html += "<h3>Cases</h3>" + table_of_cases(run);
     for (const auto& picture : pictures) {
         if (picture.run != name) continue;
-        html += "<h3>" + escaped("case " + picture.id + " (" + picture.why + "), " + picture.field) + "</h3><div class=\"pictures\">";
-        for (const auto& file : picture.files) {
-            html += "<img alt=\"" + escaped(file.stem().string()) + "\" src=\"data:image/png;base64," + base64_of(file) + "\">";
+        const auto what = "case " + picture.id + " (" + picture.why + "), " + picture.field + (picture.seen.empty() ? "" : ", " + picture.seen);
+        html += "<h3>" + escaped(what) + "</h3><div class=\"pictures\">";
+        for (const auto& [light, dark] : picture.pictures) {
+            html += "<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64," + base64_of(dark) + "\"><img alt=\"" +
+                    escaped(light.stem().string()) + "\" src=\"data:image/png;base64," + base64_of(light) + "\"></picture>";
         }
         html += "</div>";
     }

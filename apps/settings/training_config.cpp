@@ -66,7 +66,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|temperature|density|viscosity|scalar|vector|axial|tensor", .meaning = "what the field's numbers mean, e.g. kinematic: a pressure over density, static: in Pa; by it fields are divided and turned"},
     {.path = "data.targets", .fallback = "physical", .words = "physical|nondimensional", .meaning = "what is learnt: the fields as they are, or divided by what their kind is measured by in the case, e.g. rho U_inf^2 / 2"},
     {.path = "data.vector_deviation", .fallback = "channels", .words = "channels|shared", .meaning = "vectors are scaled by mean and deviation of each component, or by one root mean square of all of them (shared)"},
-    {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals|sdf|wall_direction|areas|height", .not_yet = "sdf_normals", .meaning = "what each point is told: place, normal, signed distance to a wall and direction to it, area (or share of areas), height"},
+    {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals|sdf|wall_direction|areas|height|box", .not_yet = "sdf_normals", .meaning = "what each point is told: place, normal, signed distance to a wall and direction to it, area, height, place in the box of its case"},
     {.path = "data.distances", .meaning = "array with signed distances, that sdf is read from in place of data.wall, e.g. implicit_distance"},
     {.path = "data.ground", .fallback = "bounds", .meaning = "from where height is measured along data.forces.up: bounds (the lowest point of the case's box) or a number"},
     {.path = "data.encoding", .fallback = "none", .words = "none|fourier|learnable", .meaning = "also told of each place: sines and cosines of random waves (fourier), or along x, y, z with trained frequencies (learnable)"},
@@ -583,6 +583,9 @@ void read_augmentation(const Settings& settings, const TrainingRunConfig& config
     if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
         throw UsageError(settings.where(path + "rotation") + " needs one data.length for x, y and z, since places that were divided by three do not turn.");
     }
+    if (augmentation.rotation > 0 && config.data.tells("box")) {
+        throw UsageError(settings.where(path + "rotation") + " turns cases, whose boxes do not turn along, and data.inputs has box. Leave one of the two out.");
+    }
 }
 
 void read_optimizer(const Settings& settings, TrainingConfig& training)
@@ -675,6 +678,11 @@ bool is_vector(const FieldConfig& field)
     return field.kind == "velocity" || field.kind == "stress" || field.kind == "vector" || field.kind == "axial";
 }
 
+bool is_vector_input(std::string_view input)
+{
+    return input == "points" || input == "normals" || input == "wall_direction" || input == "box";
+}
+
 bool DataConfig::needs_wall() const
 {
     return tells("wall_direction") || (tells("sdf") && distances.empty());
@@ -690,7 +698,7 @@ std::int64_t first_channel(const DataConfig& data, std::string_view input)
     std::int64_t count = 0;
     for (const auto& known : data.inputs) {
         if (known == input) break;
-        count += known == "points" || known == "normals" || known == "wall_direction" ? 3 : 1;
+        count += is_vector_input(known) ? 3 : 1;
     }
     return count;
 }

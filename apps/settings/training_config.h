@@ -120,6 +120,9 @@ struct ModelConfig {
     nlohmann::json arguments = nlohmann::json::object();  ///< that the configuration states; the others follow from the data or keep their defaults
 };
 
+/// Whether points are told an input (`data.inputs`) by three numbers, along x, y and z.
+bool is_vector_input(std::string_view input);
+
 /// First of the channels by which points are told an input (`data.inputs`), which must be among them.
 std::int64_t first_channel(const DataConfig& data, std::string_view input);
 

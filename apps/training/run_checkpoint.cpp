@@ -5,6 +5,7 @@
 #include "io/bytes/atomic_file.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
@@ -42,26 +43,31 @@ const NamedArray& require(const NamedArrays& arrays, const std::string& name, co
 }
 
 /// The value of a parameter or buffer, of the shape that the model's has.
-at::Tensor value_for(const NamedArrays& arrays, const std::string& name, const at::Tensor& place, const std::filesystem::path& path)
+at::Tensor value_for(const NamedArrays& arrays, const std::string& name, at::IntArrayRef shape, const std::filesystem::path& path)
 {
     auto value = read_tensor(require(arrays, name, path), path);
-    if (value.sizes() != place.sizes()) {
+    if (value.sizes() != shape) {
         std::ostringstream message;
-        message << path.string() << ": '" << name << "' is " << value.sizes() << ", the model's is " << place.sizes() << ".";
+        message << path.string() << ": '" << name << "' is " << value.sizes() << ", the model's is " << shape << ".";
         throw IoError(message.str());
     }
     return value;
 }
 
 /// Hands each parameter's and buffer's value to `copy`, by name.
+/// @param sharded   null where every rank has whole parameters
 template <class Copy>
-void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model, Copy&& copy)
+void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model, const FullyShardedModule* sharded,
+                    Copy&& copy)
 {
     torch::NoGradGuard no_grad;
     const auto parameters = model.named_parameters();
     const auto buffers = model.named_buffers();
-    for (const auto& item : parameters) copy(item.key(), item.value(), value_for(arrays, item.key(), item.value(), path));
-    for (const auto& item : buffers) copy(item.key(), item.value(), value_for(arrays, item.key(), item.value(), path));
+    for (const auto& item : parameters) {
+        const auto shape = sharded ? sharded->whole_shape(item.value()) : item.value().sizes();
+        copy(item.key(), item.value(), value_for(arrays, item.key(), shape, path));
+    }
+    for (const auto& item : buffers) copy(item.key(), item.value(), value_for(arrays, item.key(), item.value().sizes(), path));
     for (const auto& array : arrays.arrays) {
         const bool is_other = array.name.starts_with("norm.") || array.name.starts_with("optimizer.");
         const auto name = first_name(array.name);
@@ -73,7 +79,7 @@ void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path
 
 void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model)
 {
-    for_each_value(arrays, path, model, [](const std::string&, at::Tensor place, const at::Tensor& value) { place.copy_(value); });
+    for_each_value(arrays, path, model, nullptr, [](const std::string&, at::Tensor place, const at::Tensor& value) { place.copy_(value); });
 }
 
 std::string mean_of(const std::string& parameter)
@@ -90,16 +96,10 @@ std::string raw_of(const std::string& parameter)
     return "optimizer.weights." + parameter;
 }
 
-/// This rank's values of a whole tensor, flat, where the part lies.
+/// This rank's values of a whole tensor, as the part lies.
 at::Tensor part_of(const at::Tensor& whole, const at::Tensor& shard)
 {
-    const auto& spec = *spec_of(shard);
-    for (std::size_t axis = 0; axis < spec.axes.size(); ++axis) {
-        if (!spec.axes[axis].is_shard()) continue;
-        const auto me = spec.device_mesh->coordinate(static_cast<std::int64_t>(axis));
-        return whole.reshape({-1}).narrow(0, spec.axes[axis].offset(me), (*spec.axes[axis].extents)[me]).clone();
-    }
-    return whole.reshape({-1}).clone();
+    return own_part(whole.reshape(shard.sizes()), *spec_of(shard)).clone(at::MemoryFormat::Contiguous);
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedM
     const auto parameters = model.named_parameters();
     const auto keep = [&](const std::string& name, const std::string& parameter, const at::Tensor& shard) {
         const auto whole = full_tensor(shard);
-        if (is_first) values.tensors.emplace_back(name, whole.view(parameters[parameter].sizes()));
+        if (is_first) values.tensors.emplace_back(name, whole.view(sharded.whole_shape(parameters[parameter])));
     };
     const auto names = sharded.local_parameter_names();
     const auto& parts = sharded.local_parameters();
@@ -229,7 +229,7 @@ void Checkpoint::load_raw_weights(torch::nn::Module& model) const
 {
     const torch::NoGradGuard no_grad;
     for (const auto& item : model.named_parameters()) {
-        if (arrays_.find(raw_of(item.key()))) at::Tensor(item.value()).copy_(value_for(arrays_, raw_of(item.key()), item.value(), path_));
+        if (arrays_.find(raw_of(item.key()))) at::Tensor(item.value()).copy_(value_for(arrays_, raw_of(item.key()), item.value().sizes(), path_));
     }
 }
 
@@ -238,7 +238,8 @@ void Checkpoint::load_raw_weights(const torch::nn::Module& model, const FullySha
     const torch::NoGradGuard no_grad;
     const auto parameters = model.named_parameters();
     for (const auto& [name, shard] : sharded.named_shards()) {
-        if (arrays_.find(raw_of(name))) at::Tensor(local_of(shard)).copy_(part_of(value_for(arrays_, raw_of(name), parameters[name], path_), shard));
+        if (arrays_.find(raw_of(name)))
+            at::Tensor(local_of(shard)).copy_(part_of(value_for(arrays_, raw_of(name), sharded.whole_shape(parameters[name]), path_), shard));
     }
 }
 
@@ -246,7 +247,7 @@ void Checkpoint::load_weights(torch::nn::Module& model, const FullyShardedModule
 {
     std::map<std::string, at::Tensor> shards;
     for (const auto& [name, shard] : sharded.named_shards()) shards.emplace(name, shard);
-    for_each_value(arrays_, path_, model, [&](const std::string& name, at::Tensor place, const at::Tensor& value) {
+    for_each_value(arrays_, path_, model, &sharded, [&](const std::string& name, at::Tensor place, const at::Tensor& value) {
         const auto found = shards.find(name);
         if (found == shards.end())
             place.copy_(value);  // a buffer, whole on every rank

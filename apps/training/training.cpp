@@ -9,21 +9,22 @@
 #include "apps/program/rank_device.h"
 #include "apps/settings/grid_settings.h"
 #include "apps/settings/training_log.h"
-#include "apps/training/augmentation.h"
+#include "apps/steps/augmentation.h"
+#include "apps/steps/run_cases.h"
+#include "apps/steps/step_order.h"
 #include "apps/training/coefficient_targets.h"
 #include "apps/training/force_term.h"
 #include "apps/training/kept_checkpoints.h"
-#include "apps/training/run_cases.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
 #include "apps/training/step_news.h"
-#include "apps/training/step_order.h"
 #include "apps/training/step_profile.h"
 #include "apps/training/training_plan.h"
 #include "apps/training/validation.h"
 #include "apps/training/weight_update.h"
 #include "io/bytes/atomic_file.h"
 #include "io/shards/manifest.h"
+#include "models/grids/fno.h"
 #include "models/layers/field_loss.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
@@ -49,6 +50,7 @@
 #include <cstdio>
 #include <deque>
 #include <iostream>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -376,10 +378,13 @@ void Run::make_model()
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
     move_module(*model_.module, device());
-    if (config_.shard_parameters)
-        sharded_.emplace(fully_shard(*model_.module, device_mesh_, {.is_unit = {}, .over_all_axes = true}));
-    else
+    if (config_.shard_parameters) {
+        // Parts that are used as they lie belong to one domain: where there are several, all parameters are gathered.
+        auto kept_parts = num_groups_ == 1 ? share_modes(*model_.module, domain_->num_ranks()) : std::map<std::string, AxisLayout>();
+        sharded_.emplace(fully_shard(*model_.module, device_mesh_, {.is_unit = {}, .over_all_axes = true, .kept_parts = std::move(kept_parts)}));
+    } else {
         replicated_.emplace(replicate(*model_.module, device_mesh_));
+    }
     allow_tf32(config_.training.precision == Precision::TF32);
     update_.emplace(config_.training, *model_.module, sharded_ ? &*sharded_ : nullptr, device_mesh_->all());
 }
@@ -521,7 +526,8 @@ void Run::describe()
     }
 
     std::int64_t num_parameters = 0;
-    for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
+    for (const auto& parameter : model_.module->parameters())
+        num_parameters += sharded_ ? c10::multiply_integers(sharded_->whole_shape(parameter)) : parameter.numel();
     const auto where = device_text(world_, device_mesh_->all());
     log_.say(formatted("%s with %lld parameters%s on %lld rank(s): %lld data x %lld domain, ", config_.model.name.c_str(),
                        static_cast<long long>(num_parameters), sharded_ ? ", cut among all ranks," : "", static_cast<long long>(device_mesh_->num_ranks()),

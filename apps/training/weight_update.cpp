@@ -33,7 +33,7 @@ std::vector<NamedParameter> trained_parameters(const torch::nn::Module& model, c
         return all;
     }
     const auto names = sharded->local_parameter_names();
-    for (std::size_t i = 0; i < names.size(); ++i) all.push_back({names[i], {sharded->local_parameters()[i], named[names[i]].sizes().vec()}});
+    for (std::size_t i = 0; i < names.size(); ++i) all.push_back({names[i], {sharded->local_parameters()[i], sharded->whole_shape(named[names[i]]).vec()}});
     return all;
 }
 

@@ -7,7 +7,7 @@
 #include "apps/program/rank_program.h"
 #include "apps/program/text_table.h"
 #include "apps/settings/training_config.h"
-#include "apps/training/data_benchmark.h"
+#include "apps/steps/data_benchmark.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

@@ -6,7 +6,7 @@
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "apps/settings/training_config.h"
-#include "apps/training/run_cases.h"
+#include "apps/steps/run_cases.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

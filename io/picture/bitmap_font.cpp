@@ -3,11 +3,9 @@
 
 #include <array>
 
-namespace meshard {
+namespace meshard::bitmap_font {
 
 namespace {
-
-constexpr std::int32_t glyph_width = 5, glyph_height = 9, advance = 6;
 
 // The characters from space to tilde: 45 dots each, row by row from the top left, the first in the highest bit.
 constexpr std::array<std::uint64_t, 95> glyphs{
@@ -26,26 +24,10 @@ constexpr std::array<std::uint64_t, 95> glyphs{
 
 }  // namespace
 
-std::int32_t text_width(std::string_view text, std::int32_t scale)
+bool has_dot(char32_t letter, std::int32_t column, std::int32_t row)
 {
-    return static_cast<std::int32_t>(text.size()) * advance * scale;
+    const std::uint64_t glyph = glyphs[(letter >= U' ' && letter <= U'~' ? letter : U'?') - U' '];
+    return (glyph >> (width * height - 1 - (width * row + column)) & 1) != 0;
 }
 
-void draw_text(Image& image, std::int32_t x, std::int32_t y, std::string_view text, std::int32_t scale)
-{
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        const char c = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
-        const std::uint64_t glyph = glyphs[static_cast<std::size_t>(c - ' ')];
-        const std::int32_t left = x + static_cast<std::int32_t>(i) * advance * scale;
-        for (std::int32_t py = 0; py < glyph_height * scale; ++py)
-            for (std::int32_t px = 0; px < glyph_width * scale; ++px) {
-                const std::int32_t dot = glyph_width * (py / scale) + px / scale;
-                if ((glyph >> (glyph_width * glyph_height - 1 - dot) & 1) == 0) continue;
-                if (left + px < 0 || left + px >= image.width || y + py < 0 || y + py >= image.height) continue;
-                std::uint8_t* pixel = image.at(left + px, y + py);
-                pixel[0] = pixel[1] = pixel[2] = 30;
-            }
-    }
-}
-
-}  // namespace meshard
+}  // namespace meshard::bitmap_font

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "io/picture/png_writer.h"
-
 #include <cstdint>
-#include <string_view>
 
-namespace meshard {
+/// Letters of dots, for where no font is installed.
+namespace meshard::bitmap_font {
 
-/// Width in pixels of `text` at `scale` pixels a dot; each character is 6 dots wide and 9 high, 7 of them above the line.
-std::int32_t text_width(std::string_view text, std::int32_t scale);
+constexpr std::int32_t width = 5, height = 9;  ///< of a letter, in dots
+constexpr std::int32_t capital_height = 7;     ///< of a capital, which begins in row 0
+constexpr std::int32_t advance = 6;            ///< from one letter to the next
 
-/// Draws `text` in black with its top left corner at (x, y); what does not fit is cut off. Characters other than printable
-/// ASCII become '?'.
-void draw_text(Image& image, std::int32_t x, std::int32_t y, std::string_view text, std::int32_t scale);
+/// Whether a letter has a dot there, counted from the top left; characters other than printable ASCII look like '?'.
+bool has_dot(char32_t letter, std::int32_t column, std::int32_t row);
 
-}  // namespace meshard
+}  // namespace meshard::bitmap_font

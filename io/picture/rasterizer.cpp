@@ -15,10 +15,10 @@ Rasterizer::Bytes Rasterizer::to_bytes(Color color)
     return bytes;
 }
 
-Rasterizer::Rasterizer(std::int32_t width, std::int32_t height, Color background)
+Rasterizer::Rasterizer(std::int32_t width, std::int32_t height)
     : width_(width * factor), height_(height * factor),
       depths_(static_cast<std::size_t>(width_) * static_cast<std::size_t>(height_), std::numeric_limits<float>::infinity()),
-      colors_(depths_.size(), to_bytes(background))
+      colors_(depths_.size(), Bytes{255, 255, 255})
 {
 }
 
@@ -61,17 +61,20 @@ void Rasterizer::add_layer(std::span<const std::byte> layer)
     }
 }
 
-Image Rasterizer::image() const
+Image Rasterizer::image(Color background) const
 {
+    const Bytes behind = to_bytes(background);
     Image image{width_ / factor, height_ / factor, {}};
     image.pixels.resize(3 * static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height));
     for (std::int32_t y = 0; y < image.height; ++y)
         for (std::int32_t x = 0; x < image.width; ++x)
             for (int channel = 0; channel < 3; ++channel) {
                 int sum = 0;
-                for (int i = 0; i < factor * factor; ++i)
-                    sum += colors_[static_cast<std::size_t>(y * factor + i / factor) * static_cast<std::size_t>(width_) +
-                                   static_cast<std::size_t>(x * factor + i % factor)][channel];
+                for (int i = 0; i < factor * factor; ++i) {
+                    const auto pixel = static_cast<std::size_t>(y * factor + i / factor) * static_cast<std::size_t>(width_) +
+                                       static_cast<std::size_t>(x * factor + i % factor);
+                    sum += (std::isinf(depths_[pixel]) ? behind : colors_[pixel])[channel];
+                }
                 image.at(x, y)[channel] = static_cast<std::uint8_t>(sum / (factor * factor));
             }
     return image;

@@ -22,7 +22,7 @@ struct ScreenPoint {
 /// matter. Works at twice the size and averages, so that edges are smooth.
 class Rasterizer {
 public:
-    Rasterizer(std::int32_t width, std::int32_t height, Color background);
+    Rasterizer(std::int32_t width, std::int32_t height);
 
     /// `shade` multiplies the colours, which `paint(a, b, c)` gives for barycentric weights.
     template <class Paint>
@@ -30,7 +30,7 @@ public:
 
     void draw_dot(ScreenPoint at, float radius, Color color);
 
-    Image image() const;
+    Image image(Color background) const;  ///< where nothing was drawn, the background shows
 
     /// All pixels, for another picture of that size.
     std::vector<std::byte> layer() const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/picture/render.h"
 
-#include "io/picture/bitmap_font.h"
 #include "io/picture/color_map.h"
+#include "io/picture/lettering.h"
 #include "io/picture/outer_surface.h"
 #include "io/picture/png_writer.h"
 #include "io/picture/rasterizer.h"
@@ -24,9 +24,22 @@ namespace {
 using Vector = std::array<double, 3>;
 
 constexpr std::array<std::pair<std::string_view, View>, 4> view_names{{{"iso", View::Iso}, {"side", View::Side}, {"front", View::Front}, {"top", View::Top}}};
-constexpr Color white{1, 1, 1}, plain{0.72F, 0.74F, 0.78F}, not_a_number{0.9F, 0, 0.9F};
+constexpr Color plain{0.72F, 0.74F, 0.78F}, not_a_number{0.9F, 0, 0.9F};
 constexpr std::size_t max_categories = 20;  // more values than that are drawn as a range
 constexpr std::int32_t margin = 24, header_height = 56, legend_width = 150;
+constexpr std::int32_t label_size = 17;            // of letters, in pixels an em
+constexpr std::array title_sizes{26, 20, 15, 11};  // the first that fits
+constexpr std::int32_t label_rise = 6;             // half the height of a label's digits
+
+/// Colours of what is around the mesh.
+struct Paper {
+    Color ground, ink;
+};
+
+Paper paper_of(Theme theme)
+{
+    return theme == Theme::Dark ? Paper{{0.11F, 0.11F, 0.12F}, {0.9F, 0.9F, 0.9F}} : Paper{{1, 1, 1}, {0.12F, 0.12F, 0.12F}};
+}
 
 double dot(const Vector& a, const Vector& b)
 {
@@ -327,14 +340,14 @@ void fill(Image& image, std::int32_t x, std::int32_t y, std::int32_t width, std:
             for (int i = 0; i < 3; ++i) image.at(px, py)[i] = static_cast<std::uint8_t>(std::lround(255 * color[i]));
 }
 
-void draw_legend(Image& image, const Coloring& coloring)
+void draw_legend(Image& image, const Coloring& coloring, Color ink)
 {
     const std::int32_t left = image.width - legend_width, top = header_height + margin;
     if (coloring.is_categorical) {
         for (std::size_t i = 0; i < coloring.categories.size(); ++i) {
             const std::int32_t y = top + static_cast<std::int32_t>(i) * 26;
             fill(image, left, y, 22, 18, categorical_color(static_cast<std::int64_t>(i)));
-            draw_text(image, left + 30, y + 2, number_text(coloring.categories[i]), 2);
+            draw_text(image, left + 30, y + 9 - label_rise, number_text(coloring.categories[i]), label_size, ink);
         }
         return;
     }
@@ -344,9 +357,10 @@ void draw_legend(Image& image, const Coloring& coloring)
     for (int i = 0; i < num_labels; ++i) {
         const double part = static_cast<double>(i) / (num_labels - 1);
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
-        fill(image, left + 22, y, 5, 1, {0.1F, 0.1F, 0.1F});
+        fill(image, left + 22, y, 5, 1, ink);
         const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
-        draw_text(image, left + 31, y - 7, (is_end ? i == 0 ? "<" : ">" : "") + number_text(coloring.low + part * (coloring.high - coloring.low)), 2);
+        const auto text = (is_end ? i == 0 ? "<" : ">" : "") + number_text(coloring.low + part * (coloring.high - coloring.low));
+        draw_text(image, left + 31, y - label_rise, text, label_size, ink);
     }
 }
 
@@ -400,7 +414,7 @@ class PicturePainter::Canvas {
 public:
     Canvas(const PictureGlance& glance, const RenderOptions& options)
         : coloring_(make_coloring(glance, options)), has_surface_(glance.numbers.has_surface != 0),
-          projection_(make_projection(glance.numbers, options, coloring_.is_plain ? 0 : legend_width)), rasterizer_(options.width, options.height, white)
+          projection_(make_projection(glance.numbers, options, coloring_.is_plain ? 0 : legend_width)), rasterizer_(options.width, options.height)
     {
     }
 
@@ -412,12 +426,15 @@ public:
 
     Rasterizer& rasterizer() { return rasterizer_; }
 
-    void save(const std::filesystem::path& png, const RenderOptions& options) const
+    void save(const std::filesystem::path& png, const RenderOptions& options, Theme theme) const
     {
-        Image image = rasterizer_.image();
+        const Paper paper = paper_of(theme);
+        Image image = rasterizer_.image(paper.ground);
         const std::string title = title_of(options);
-        draw_text(image, margin, margin, title, text_width(title, 3) < options.width - 2 * margin ? 3 : 2);
-        if (!coloring_.is_plain) draw_legend(image, coloring_);
+        const auto fits = [&](std::int32_t size) { return text_width(title, size) < options.width - 2 * margin; };
+        const auto* const size = std::ranges::find_if(title_sizes, fits);
+        draw_text(image, margin, margin, title, size == title_sizes.end() ? title_sizes.back() : *size, paper.ink);
+        if (!coloring_.is_plain) draw_legend(image, coloring_, paper.ink);
         write_png(png, image);
     }
 
@@ -466,22 +483,23 @@ void PicturePainter::add_layer(std::span<const std::byte> layer)
     canvas_->rasterizer().add_layer(layer);
 }
 
-void PicturePainter::save(const std::filesystem::path& png) const
+void PicturePainter::save(const std::filesystem::path& png, Theme theme) const
 {
-    canvas_->save(png, options_);
+    canvas_->save(png, options_, theme);
 }
 
 void render_mesh(const Mesh& mesh, const std::filesystem::path& png, const RenderOptions& options)
 {
-    PicturePainter(options).paint_whole(mesh, png);
+    PicturePainter painter(options);
+    painter.paint_whole(mesh);
+    painter.save(png);
 }
 
-void PicturePainter::paint_whole(const Mesh& mesh, const std::filesystem::path& png)
+void PicturePainter::paint_whole(const Mesh& mesh)
 {
     const Scene scene = make_scene(mesh, options_);
     begin(glance_at(scene, options_));
     canvas_->draw(scene);
-    save(png);
 }
 
 }  // namespace meshard

@@ -29,6 +29,9 @@ enum class View : std::uint8_t {
 /// @throws InvalidInput that lists iso, side, front and top.
 View view_from_name(std::string_view name);
 
+/// Of what is around the mesh: dark letters on white, or light ones on a dark ground.
+enum class Theme : std::uint8_t { Light, Dark };
+
 struct RenderOptions {
     std::string color_by;                        ///< cell or point array; empty: plain grey
     std::string component;                       ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
@@ -88,8 +91,8 @@ public:
     std::vector<std::byte> layer() const;
     void add_layer(std::span<const std::byte> layer);
 
-    void save(const std::filesystem::path& png) const;                     ///< @throws IoError
-    void paint_whole(const Mesh& mesh, const std::filesystem::path& png);  ///< all of it. @throws as `render_mesh`
+    void paint_whole(const Mesh& mesh);  ///< all of it: `look`, `begin` and `draw`. @throws InvalidInput as `render_mesh`
+    void save(const std::filesystem::path& png, Theme theme = Theme::Light) const;  ///< @throws IoError
 
 private:
     class Canvas;

@@ -8,7 +8,9 @@
 #include "io/vtk/vtk_xml_writer.h"
 #include "partition/error.h"
 
+#include <array>
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 namespace meshard {
@@ -125,6 +127,51 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
     }
     file.write("\n  </AppendedData>\n</VTKFile>\n");
     file.commit();
+}
+
+Mesh image_mesh(const ImageGrid& grid)
+{
+    std::vector<int> axes;  // along which there is more than one point, the fastest first
+    for (int axis = 0; axis < 3; ++axis)
+        if (grid.num_points[axis] > 1) axes.push_back(axis);
+    const auto [nx, ny, nz] = grid.num_points;
+    if (axes.size() < 2) throw InvalidInput("image_mesh: a grid of " + joined(std::vector{nx, ny, nz}) + " points has no cells of two or three directions.");
+    const auto num_points = product(grid, false);
+    if (num_points > std::numeric_limits<std::int32_t>::max())
+        throw InvalidInput("image_mesh: the grid has " + std::to_string(num_points) + " points; 2147483647 are possible.");
+
+    Mesh mesh;
+    std::vector<float> points;
+    points.reserve(3 * static_cast<std::size_t>(num_points));
+    for (std::int64_t k = 0; k < nz; ++k)
+        for (std::int64_t j = 0; j < ny; ++j)
+            for (std::int64_t i = 0; i < nx; ++i) {
+                const std::array<double, 3> along{static_cast<double>(grid.first[0] + i) * grid.spacing[0],
+                                                  static_cast<double>(grid.first[1] + j) * grid.spacing[1],
+                                                  static_cast<double>(grid.first[2] + k) * grid.spacing[2]};
+                for (int row = 0; row < 3; ++row) {
+                    double at = grid.origin[row];
+                    for (int axis = 0; axis < 3; ++axis) at += along[axis] * (grid.direction.empty() ? (row == axis ? 1 : 0) : grid.direction[3 * row + axis]);
+                    points.push_back(static_cast<float>(at));
+                }
+            }
+    mesh.points = DataArray::from("Points", std::move(points), 3);
+
+    const std::array<std::int32_t, 3> step{1, static_cast<std::int32_t>(nx), static_cast<std::int32_t>(nx * ny)};
+    const auto u = step[axes[0]], v = step[axes[1]];
+    std::vector<std::int32_t> corners{0, u, u + v, v};  // a quadrilateral; a hexahedron has it twice
+    if (axes.size() == 3)
+        for (int i = 0; i < 4; ++i) corners.push_back(corners[i] + step[2]);
+    std::vector<std::int32_t> cell(corners.size());
+    for (std::int64_t k = 0; k < grid.num_cells(2); ++k)
+        for (std::int64_t j = 0; j < grid.num_cells(1); ++j)
+            for (std::int64_t i = 0; i < grid.num_cells(0); ++i) {
+                const auto first = static_cast<std::int32_t>(i + j * nx + k * nx * ny);
+                for (std::size_t c = 0; c < cell.size(); ++c) cell[c] = first + corners[c];
+                mesh.cells.push_row(cell);
+            }
+    mesh.cell_types.assign(static_cast<std::size_t>(product(grid, true)), axes.size() == 3 ? 12 : 9);
+    return mesh;
 }
 
 }  // namespace meshard

@@ -196,7 +196,7 @@ torch::Tensor DitBlockImpl::path(const torch::Tensor& gate) const
 
 torch::Tensor DitBlockImpl::forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid, std::optional<double> dropout)
 {
-    const auto parts = modulation_->forward(condition).chunk(6, 1);
+    const auto parts = modulation_->at<torch::nn::LinearImpl>(1).forward(condition).chunk(6, 1);
     const auto &shift1 = parts[0], &scale1 = parts[1], &gate1 = parts[2], &shift2 = parts[3], &scale2 = parts[4], &gate2 = parts[5];
     auto input = modulated(tokens, shift1, scale1, options_.block.norm_eps);
     if (dropout) input = torch::dropout(input, *dropout, is_training());
@@ -346,7 +346,7 @@ torch::Tensor DitImpl::invalid_tokens(const torch::Tensor& mask, const torch::Te
 
 torch::Tensor DitImpl::image_of(const torch::Tensor& tokens, const torch::Tensor& condition)
 {
-    const auto parts = output_modulation_->forward(condition).chunk(2, 1);
+    const auto parts = output_modulation_->at<torch::nn::LinearImpl>(1).forward(condition).chunk(2, 1);
     const auto pixels = output_projection_(modulated(tokens, parts[0], parts[1], options_.block.norm_eps));
     const auto [rows, columns] = options_.patch();
     const auto image = pixels.unflatten(-1, {rows, columns, options_.num_outputs()}).permute({0, 5, 1, 3, 2, 4}).flatten(4, 5).flatten(2, 3);
@@ -367,7 +367,8 @@ torch::Tensor DitImpl::forward(const torch::Tensor& image, const torch::Tensor& 
     auto tokens = patches.permute({0, 2, 3, 1});  // (B, rows, columns, C)
     if (positions_.defined()) tokens = tokens + positions_.unflatten(1, tokens.sizes().slice(1, 2));
     const auto invalid = invalid_tokens(invalid_mask, tokens);
-    const auto c = embedded(time, condition);
+    // The activation with which each modulation begins, once for all of them: so that their gradients are added before ranks sum them.
+    const auto c = torch::silu(embedded(time, condition));
     for (const auto& module : *blocks_) {
         auto& block = *module->as<DitBlock>();
         const auto run = [&block, dropout](const std::vector<torch::Tensor>& given) {

@@ -80,12 +80,12 @@ torch::Tensor ContextMixing::attend(const std::vector<torch::Tensor>& weights, c
     return mix(weights, self, torch::matmul(torch::softmax(logits, -1), values));
 }
 
-void OutputDropout::add_to(torch::nn::Module& owner, double rate, bool is_learned)
+void OutputDropout::add_to(torch::nn::Module& owner, double rate, bool is_learned, const SharedNoise& noise)
 {
     if (is_learned)
-        learned_ = owner.register_module("out_dropout", ConcreteDropout(rate));
+        learned_ = owner.register_module("out_dropout", ConcreteDropout(rate, rows_of(noise)));
     else if (rate > 0)
-        fixed_ = owner.register_module("out_dropout", torch::nn::Dropout(rate));
+        fixed_ = owner.register_module("out_dropout", RowDropout(rate, rows_of(noise)));
 }
 
 torch::Tensor OutputDropout::apply(const torch::Tensor& x)
@@ -105,7 +105,7 @@ GaleImpl::GaleImpl(GaleOptions options) : slices_(options.slices)
     qkv_project_ = register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.slices.dim));
     // As in the reference, no learned dropout on grids.
-    out_dropout_.add_to(*this, options.dropout, options.concrete_dropout && options.slices.grid.empty());
+    out_dropout_.add_to(*this, options.dropout, options.concrete_dropout && options.slices.grid.empty(), options.slices.noise);
     slices_.add_projections(*this);
     mixing_.add_to(*this, head_dim, options.context_dim, options.state_mixing_mode);
 }
@@ -146,7 +146,7 @@ GaleFaImpl::GaleFaImpl(const GaleOptions& options) : num_heads_(options.slices.n
     flare_.add_keys_and_values(*this, head_dim);
     if (options.context_dim > 0) mixing_.add_to(*this, head_dim, options.context_dim, options.state_mixing_mode);
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.slices.dim));
-    out_dropout_.add_to(*this, options.dropout, options.concrete_dropout);
+    out_dropout_.add_to(*this, options.dropout, options.concrete_dropout, options.slices.noise);
 }
 
 torch::Tensor GaleFaImpl::forward(const torch::Tensor& x, const torch::Tensor& context)

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "models/layers/concrete_dropout.h"
+#include "models/layers/row_dropout.h"
 #include "models/transolver/flare_attention.h"
 #include "models/transolver/slice_projection.h"
 
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
 #include <string>
@@ -54,12 +54,12 @@ struct GaleOptions {
 /// Dropout of an attention layer's output, registered as out_dropout: at a learned rate, a fixed one, or none.
 class OutputDropout {
 public:
-    void add_to(torch::nn::Module& owner, double rate, bool is_learned);
+    void add_to(torch::nn::Module& owner, double rate, bool is_learned, const SharedNoise& noise);
     torch::Tensor apply(const torch::Tensor& x);
     bool is_active(bool is_training) const { return learned_ || (fixed_ && is_training); }
 
 private:
-    torch::nn::Dropout fixed_{nullptr};
+    RowDropout fixed_{nullptr};
     ConcreteDropout learned_{nullptr};
 };
 

@@ -86,8 +86,8 @@ GeoTransolverBlockImpl::GeoTransolverBlockImpl(const GeoTransolverOptions& optio
     ln_mlp1_ = register_module("ln_mlp1",
                                torch::nn::Sequential(layer_norm(num_channels), Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
     if (options.concrete_dropout) {
-        attn_dropout_ = register_module("attn_dropout", ConcreteDropout(options.dropout));
-        ffn_dropout_ = register_module("ffn_dropout", ConcreteDropout(options.dropout));
+        attn_dropout_ = register_module("attn_dropout", ConcreteDropout(options.dropout, rows_of(noise)));
+        ffn_dropout_ = register_module("ffn_dropout", ConcreteDropout(options.dropout, rows_of(noise)));
     }
 }
 

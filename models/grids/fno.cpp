@@ -5,6 +5,7 @@
 #include "ops/grids/grid_modes.h"
 #include "ops/slices/activations.h"
 #include "sharding/memory/recompute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
@@ -153,7 +154,28 @@ torch::Tensor SpectralConvolutionImpl::multiplied(const torch::Tensor& modes) co
 
 torch::Tensor SpectralConvolutionImpl::forward(const torch::Tensor& grid)
 {
-    return grid_from_modes(multiplied(grid_modes(grid, num_modes_)), grid, num_modes_);
+    const auto modes = grid_modes(grid, num_modes_, shares_);
+    const auto products = shares_.empty() ? multiplied(modes) : from_local(multiplied(to_local(modes)), spec_of(modes));
+    return grid_from_modes(products, grid, num_modes_);
+}
+
+AxisLayout SpectralConvolutionImpl::share_modes(std::int64_t num_ranks)
+{
+    shares_ = even_extents(num_modes_.back(), num_ranks);
+    return {Shard(static_cast<std::int64_t>(num_modes_.size()) + 1), std::make_shared<const Extents>(shares_), 1};
+}
+
+std::map<std::string, AxisLayout> share_modes(torch::nn::Module& model, std::int64_t num_ranks)
+{
+    std::map<std::string, AxisLayout> cuts;
+    if (num_ranks == 1) return cuts;
+    for (const auto& item : model.named_modules()) {
+        auto* layer = dynamic_cast<SpectralConvolutionImpl*>(item.value().get());
+        if (!layer) continue;
+        const auto cut = layer->share_modes(num_ranks);
+        for (const auto& parameter : layer->named_parameters()) cuts.emplace(item.key() + "." + parameter.key(), cut);
+    }
+    return cuts;
 }
 
 FnoImpl::FnoImpl(FnoOptions options) : options_(std::move(options))

@@ -3,6 +3,7 @@
 
 #include "models/layers/activation.h"
 #include "models/layers/memory_mode.h"
+#include "sharding/tensor/shard_spec.h"
 
 #include <nlohmann/json_fwd.hpp>
 #include <torch/nn/module.h>
@@ -11,6 +12,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -69,27 +71,39 @@ TORCH_MODULE(CellLinear);
 /// equations", section 4). Parameters `weights1` to `weights{2^(d-1)}` of shape (C, C, m_1, ..., m_d, 2): input channel, output channel, modes, real and
 /// imaginary part; bit a of the number, counted from 0, chooses the low or the high modes of direction a. Where low and high modes overlap both products are
 /// added, as in PhysicsNeMo. One all-reduce forward and one backward if the grid is cut (`grid_modes`).
+///
+/// After `share_modes` a rank has the weights of its own modes only and multiplies these: the products are gathered, and backward sends the same the other way.
 class SpectralConvolutionImpl : public torch::nn::Module {
 public:
     /// Initial values uniform in [0, 1 / C^2), all positive, as in the reference.
     SpectralConvolutionImpl(std::int64_t channels, std::vector<std::int64_t> num_modes);
 
+    /// Of a module with shared modes the grid must be cut among the same ranks. @throws InvalidInput if it is not
     torch::Tensor forward(const torch::Tensor& grid);
+
+    /// Cuts the modes along the last direction among ranks, even if there are fewer of them than ranks, and says how: whoever calls this must cut every weight
+    /// so (`FullyShardOptions::kept_parts`).
+    AxisLayout share_modes(std::int64_t num_ranks);
 
 private:
     torch::Tensor multiplied(const torch::Tensor& modes) const;
 
     std::vector<std::int64_t> num_modes_;
+    Extents shares_;  // modes of the last direction that each rank multiplies; empty: all ranks all
     std::vector<torch::Tensor> weights_;
 };
 TORCH_MODULE(SpectralConvolution);
+
+/// Shares the modes of all spectral convolutions of a model among ranks: the parameters to cut, by name. None for a model without such layers, or one rank.
+std::map<std::string, AxisLayout> share_modes(torch::nn::Module& model, std::int64_t num_ranks);
 
 /// A Fourier neural operator on grids of two or three dimensions, with the parameters of PhysicsNeMo's `FNO`: the channels and, with `coord_features`, each
 /// cell's place between 0 and 1 are lifted, padded at the end of every direction, go through `num_fno_layers` layers act(W x + S x) of a linear map and a
 /// spectral convolution, lose their padding, and are decoded cell by cell.
 ///
 /// Grids may be cut along any direction, in uneven parts. A layer sends the sums of the kept modes, whatever the size of the grid: B C 2 m_1 ... m_d complex
-/// numbers in one all-reduce, and as many in backward. Gradients of spectral weights are complete on every rank and are not summed.
+/// numbers in one all-reduce, and as many in backward. Gradients of spectral weights are complete on every rank and are not summed, or, with `share_modes`, on
+/// the one that has them.
 class FnoImpl : public torch::nn::Module, public HasMemoryModes {
 public:
     /// Initial values as the reference draws them from LibTorch's default generator. In two dimensions the lifting has biases that are not trained, as there.

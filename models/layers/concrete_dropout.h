@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/slices/row_noise.h"
+
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
+
+#include <memory>
 
 namespace meshard {
 
@@ -11,13 +15,15 @@ namespace meshard {
 /// Parameter: `p_logit`, a single value, the logit of the rate.
 class ConcreteDropoutImpl : public torch::nn::Module {
 public:
-    /// @param rate   initial rate; clamped to [0.05, 0.99] as in the reference
-    explicit ConcreteDropoutImpl(double rate);
+    /// @param rate    initial rate; clamped to [0.05, 0.99] as in the reference
+    /// @param noise   of points' channels (B, N, ...): draws then follow from the points' ids, as those of `RowDropout`; null: LibTorch's generator
+    explicit ConcreteDropoutImpl(double rate, std::shared_ptr<RowNoise> noise = nullptr);
 
     torch::Tensor forward(const torch::Tensor& x);
 
 private:
     torch::Tensor p_logit_;
+    std::shared_ptr<RowNoise> noise_;
 };
 TORCH_MODULE(ConcreteDropout);
 

@@ -4,6 +4,7 @@
 #include "models/domino/domino.h"
 #include "models/layers/option_checks.h"
 #include "models/registry/kept_per_cloud.h"
+#include "models/registry/model_box.h"
 #include "ops/neighbors/neighbors.h"
 #include "ops/neighbors/point_clouds.h"
 #include "ops/surface/surface_distance.h"
@@ -23,6 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kToldOnSurface = 7;  // place, normal, area
+constexpr const char* kModel = "DoMINO";
 constexpr const char* kSurfaceBox = "surface_box";
 constexpr const char* kVolumeBox = "volume_box";
 constexpr const char* kReference = "parameter_reference";
@@ -103,35 +105,12 @@ Json with_parameters_inside(Json arguments)
     return arguments;
 }
 
-/// Corners of a box, lowest then highest.
-struct ModelBox {
-    std::array<float, 3> lowest{}, highest{};
-
-    ModelBox(const Json& numbers, const char* name)
-    {
-        const OptionChecks checks("DoMINO");
-        bool fits = numbers.is_array() && numbers.size() == 6;
-        for (const auto& number : numbers) fits = fits && number.is_number();
-        for (std::size_t c = 0; fits && c < 3; ++c) {
-            lowest[c] = numbers[c].get<float>();
-            highest[c] = numbers[3 + c].get<float>();
-            fits = highest[c] > lowest[c];
-        }
-        if (!fits)
-            checks.refuse(std::string(name) + " must be the lowest x, y, z and then the highest, each above the lowest, e.g. [-1, -1, -1, 1, 1, 1]; it is " +
-                          numbers.dump() + ".");
-    }
-
-    at::Tensor least(const at::TensorOptions& options) const { return at::tensor(lowest, at::kFloat).to(options.device()); }
-    at::Tensor most(const at::TensorOptions& options) const { return at::tensor(highest, at::kFloat).to(options.device()); }
-
-    /// (..., 3), in the frame in which the box is [-1, 1]^3.
-    at::Tensor normalised(const at::Tensor& places) const
-    {
-        const auto low = least(places.options());
-        return 2 * (places - low) / (most(places.options()) - low) - 1;
-    }
-};
+/// (..., 3), in the frame in which the box is [-1, 1]^3.
+at::Tensor normalised(const ModelBox& box, const at::Tensor& places)
+{
+    const auto low = box.least(places.options());
+    return 2 * (places - low) / (box.most(places.options()) - low) - 1;
+}
 
 /// An argument that checkpoints lack where it has its default.
 Json extra(const Json& arguments, const char* name)
@@ -168,8 +147,8 @@ at::Tensor center_of_mass(const CaseBody& body)
 class DominoOfCases {
 public:
     explicit DominoOfCases(const Json& arguments)
-        : surface_box_(extra(arguments, kSurfaceBox), kSurfaceBox), volume_box_(extra(arguments, kVolumeBox), kVolumeBox), model_(options_of(arguments)),
-          reference_(extra(arguments, kReference).get<std::vector<double>>())
+        : surface_box_(extra(arguments, kSurfaceBox), kModel, kSurfaceBox), volume_box_(extra(arguments, kVolumeBox), kModel, kVolumeBox),
+          model_(options_of(arguments)), reference_(extra(arguments, kReference).get<std::vector<double>>())
     {
     }
 
@@ -247,7 +226,7 @@ private:
         if (!distances.defined()) {
             const torch::NoGradGuard no_grad;
             distances =
-                signed_distance(box.normalised(points.body->vertices), points.body->triangles, grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
+                signed_distance(normalised(box, points.body->vertices), points.body->triangles, grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
                     .distances.view({1, count, size[1], size[2]})
                     .to(device);
         }
@@ -266,10 +245,10 @@ private:
     {
         const torch::NoGradGuard no_grad;
         const auto& body = *points.body;
-        const auto centers = volume_box_.normalised(points.positions.detach());
+        const auto centers = normalised(volume_box_, points.positions.detach());
         const auto local = to_local(centers).squeeze(0).cpu();
-        const auto found = signed_distance(volume_box_.normalised(body.vertices), body.triangles, local, {.sign = SurfaceSign::WindingNumber});
-        const auto middle = volume_box_.normalised(known_of(points.body).center);
+        const auto found = signed_distance(normalised(volume_box_, body.vertices), body.triangles, local, {.sign = SurfaceSign::WindingNumber});
+        const auto middle = normalised(volume_box_, known_of(points.body).center);
         return {centers, as_points(found.distances.unsqueeze(-1), points.positions), as_points(local - found.points, points.positions),
                 as_points(local - middle, points.positions)};
     }
@@ -282,10 +261,10 @@ private:
                                std::to_string(kToldOnSurface) + ": place, normal and area. Set data.inputs=[points, normals, areas].");
         const auto& positions = points.positions;
         DominoSurface surface;
-        surface.centers = surface_box_.normalised(positions.detach());
+        surface.centers = normalised(surface_box_, positions.detach());
         surface.normals = points.embedding.narrow(-1, 3, 3).detach();
         surface.areas = points.embedding.select(-1, 6).detach();
-        surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() - surface_box_.normalised(known_of(points.body).center), positions);
+        surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() - normalised(surface_box_, known_of(points.body).center), positions);
         const auto count = model_->options().num_neighbors_surface - 1;
         if (count == 0) return surface;
         if (positions.size(1) <= count)
@@ -294,7 +273,7 @@ private:
         const auto places = unbind_clouds("DoMINO", "positions", positions.detach()).at(0);
         const auto told = unbind_clouds("DoMINO", "embedding", points.embedding.detach()).at(0);
         const auto around = gather_neighbors(told, knn(places, places, count, {.exclude_self = true})).view({-1, count, kToldOnSurface});
-        surface.neighbors = surface_box_.normalised(as_points(around.narrow(-1, 0, 3), positions));
+        surface.neighbors = normalised(surface_box_, as_points(around.narrow(-1, 0, 3), positions));
         surface.neighbor_normals = as_points(around.narrow(-1, 3, 3), positions);
         surface.neighbor_areas = as_points(around.select(-1, 6), positions);
         return surface;
@@ -357,8 +336,8 @@ ModelEntry domino_entry()
                 [](const Json& arguments) {
                     const auto options = options_of(arguments);
                     options.validate();
-                    ModelBox(extra(arguments, kSurfaceBox), kSurfaceBox);
-                    ModelBox(extra(arguments, kVolumeBox), kVolumeBox);
+                    ModelBox(extra(arguments, kSurfaceBox), kModel, kSurfaceBox);
+                    ModelBox(extra(arguments, kVolumeBox), kModel, kVolumeBox);
                     const auto count = static_cast<std::int64_t>(extra(arguments, kReference).size());
                     if (count > 0 && count != options.global_features)
                         OptionChecks("DoMINO").refuse(std::string(kReference) + " has " + std::to_string(count) + " numbers for " +

@@ -25,7 +25,8 @@ FlareImpl::FlareImpl(const TransolverOptions& options) : TransolverImpl(without_
                                                                          .num_heads = options.n_head,
                                                                          .head_dim = options.n_hidden / options.n_head,
                                                                          .num_queries = options.slice_num,
-                                                                         .dropout = options.dropout}));
+                                                                         .dropout = options.dropout,
+                                                                         .noise = row_noise()}));
     });
 }
 

@@ -37,7 +37,7 @@ FlareAttentionImpl::FlareAttentionImpl(const FlareAttentionOptions& options) : n
     in_project_x_ = register_module("in_project_x", torch::nn::Linear(options.dim, inner));
     mixing_.add_keys_and_values(*this, options.head_dim);
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.dim));
-    if (options.dropout > 0) out_dropout_ = register_module("out_dropout", torch::nn::Dropout(options.dropout));
+    if (options.dropout > 0) out_dropout_ = register_module("out_dropout", RowDropout(options.dropout, options.noise));
 }
 
 torch::Tensor FlareAttentionImpl::forward(const torch::Tensor& x)

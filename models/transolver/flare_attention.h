@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/nn/modules/dropout.h>
+#include "models/layers/row_dropout.h"
+
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace meshard {
 
@@ -32,6 +34,7 @@ struct FlareAttentionOptions {
     std::int64_t head_dim = 1;     ///< D
     std::int64_t num_queries = 1;  ///< M
     double dropout = 0.0;
+    std::shared_ptr<RowNoise> noise;  ///< of dropout
 };
 
 /// An attention layer of FLARE: projection, mixing, projection.
@@ -47,7 +50,7 @@ private:
     FlareMixing mixing_;
     torch::nn::Linear in_project_x_{nullptr};
     torch::nn::Linear out_linear_{nullptr};
-    torch::nn::Dropout out_dropout_{nullptr};  // null without dropout
+    RowDropout out_dropout_{nullptr};  // null without dropout
 };
 TORCH_MODULE(FlareAttention);
 

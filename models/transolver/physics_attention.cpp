@@ -32,7 +32,7 @@ PhysicsAttentionImpl::PhysicsAttentionImpl(SliceOptions options, double dropout)
     qkv_project_ = register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.dim));
     slices_.add_projections(*this);
-    if (dropout > 0) out_dropout_ = register_module("out_dropout", torch::nn::Dropout(dropout));
+    if (dropout > 0) out_dropout_ = register_module("out_dropout", RowDropout(dropout, rows_of(options.noise)));
 }
 
 torch::Tensor PhysicsAttentionImpl::forward(const torch::Tensor& x)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/layers/row_dropout.h"
 #include "models/transolver/slice_projection.h"
 
-#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
@@ -39,7 +39,7 @@ private:
     SliceProjection slices_;
     torch::nn::Linear qkv_project_{nullptr};
     torch::nn::Linear out_linear_{nullptr};
-    torch::nn::Dropout out_dropout_{nullptr};  // null without dropout
+    RowDropout out_dropout_{nullptr};  // null without dropout
 };
 TORCH_MODULE(PhysicsAttention);
 

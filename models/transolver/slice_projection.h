@@ -35,10 +35,10 @@ using SharedNoise = std::shared_ptr<SliceNoise>;
 /// Noise with the seed of LibTorch's default generator, without drawing a number from it.
 SharedNoise make_noise();
 
-/// The noise that follows from the points' ids.
+/// The noise that follows from the points' ids; null for none.
 inline std::shared_ptr<RowNoise> rows_of(const SharedNoise& noise)
 {
-    return {noise, &noise->rows};
+    return noise ? std::shared_ptr<RowNoise>(noise, &noise->rows) : nullptr;
 }
 
 struct SliceOptions {
@@ -48,7 +48,7 @@ struct SliceOptions {
     std::int64_t num_slices = 1;     ///< S
     bool plus = false;               ///< Transolver++: a temperature for each point, noise, and one projection instead of two
     std::vector<std::int64_t> grid;  ///< extents of a grid whose points come in row-major order; empty for points in any order
-    SharedNoise noise;               ///< for Transolver++; null for none
+    SharedNoise noise;               ///< for Transolver++ and dropout; null for neither
     bool authors_constants =
         false;  ///< constants of the paper's code instead of PhysicsNeMo's: 1e-5 added to a slice's weight; temperature not bounded, on grids within 0.1 to 5
 };

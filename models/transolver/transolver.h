@@ -101,6 +101,8 @@ protected:
     /// Replaces the blocks by blocks with another attention, and draws all weights again.
     void replace_blocks(const MakeAttention& make_attention);
 
+    std::shared_ptr<RowNoise> row_noise() const { return rows_of(noise_); }
+
 private:
     torch::nn::ModuleList make_blocks(const MakeAttention& make_attention) const;
     void draw_weights();

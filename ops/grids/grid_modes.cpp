@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <numbers>
 #include <sstream>
 #include <vector>
@@ -90,24 +91,68 @@ Directions directions_of(at::IntArrayRef sizes, const SpecPtr& spec, at::IntArra
     return directions;
 }
 
+bool cuts_direction(const AxisLayout& axis)
+{
+    return axis.is_shard() && axis.placement.dim >= kFirst;
+}
+
 /// Layout of the modes of a grid in this layout: whole along every direction.
 SpecPtr modes_spec(const SpecPtr& spec)
 {
     if (!spec) return nullptr;
     auto axes = spec->axes;
     for (auto& axis : axes) {
-        if (axis.is_shard() && axis.placement.dim >= kFirst) axis = {};
+        if (cuts_direction(axis)) axis = {};
     }
     return make_spec(spec->device_mesh, axes);
 }
 
-void sum_over_cuts(at::Tensor& modes, const SpecPtr& spec)
+/// Sums the shares of the modes, dimension `dim`, over a group; each rank gets those of its own that the layout says, in rank order and thus the same bits.
+at::Tensor sum_of_shares(const at::Tensor& modes, const AxisLayout& layout, const RankGroup& group)
 {
-    if (!spec) return;
-    auto numbers = at::view_as_real(modes);
+    const auto dim = layout.placement.dim;
+    const auto own = (*layout.extents)[group.rank()];
+    const auto rows = at::view_as_real(modes.movedim(dim, 0).contiguous());
+    const std::vector<std::int64_t> receive(group.size(), own);
+    const auto parts = group.all_to_all_rows(rows, *layout.extents, receive);
+    auto sum = parts.narrow(0, 0, own).clone();
+    for (std::int64_t r = 1; r < group.size(); ++r) sum.add_(parts.narrow(0, r * own, own));
+    return at::view_as_complex(sum).movedim(0, dim).contiguous();
+}
+
+/// This rank's part, in the layout `of_modes`, of the sums over all ranks of the modes of a grid in the layout `spec`.
+at::Tensor summed(at::Tensor modes, const SpecPtr& spec, const SpecPtr& of_modes)
+{
+    if (!spec) return modes;
     for (std::size_t a = 0; a < spec->axes.size(); ++a) {
-        if (spec->axes[a].is_shard() && spec->axes[a].placement.dim >= kFirst) spec->device_mesh->group(static_cast<std::int64_t>(a)).all_reduce(numbers);
+        const auto& layout = of_modes->axes[a];
+        const auto& group = spec->device_mesh->group(static_cast<std::int64_t>(a));
+        const bool is_shared = cuts_direction(layout);
+        if (is_shared && cuts_direction(spec->axes[a])) {
+            modes = sum_of_shares(modes, layout, group);
+        } else if (is_shared) {  // a grid that was gathered
+            modes = narrow_to_shard(modes, layout, group.rank()).contiguous();
+        } else if (cuts_direction(spec->axes[a])) {
+            auto numbers = at::view_as_real(modes);
+            group.all_reduce(numbers);
+        }
     }
+    return modes;
+}
+
+/// `modes_spec` with the modes of the last direction cut among the ranks of the grid's first cut axis.
+SpecPtr shared_modes_spec(const at::Tensor& grid, const SpecPtr& spec, at::IntArrayRef shares)
+{
+    if (shares.empty()) return modes_spec(spec);
+    const auto axis = axis_of_directions(grid);
+    const auto num_ranks = axis < 0 ? 1 : spec->device_mesh->size(axis);
+    if (axis < 0 || num_ranks != static_cast<std::int64_t>(shares.size())) {
+        throw InvalidInput("grid_modes: the modes are cut among " + std::to_string(shares.size()) + " ranks, and the grid among " + std::to_string(num_ranks) +
+                           ". Cut both among the same ranks.");
+    }
+    auto axes = modes_spec(spec)->axes;
+    axes[axis] = {Shard(grid.dim() - 1), std::make_shared<const Extents>(shares.vec()), 1};
+    return make_spec(spec->device_mesh, axes);
 }
 
 /// exp(-2 pi i k r / n) for the kept modes k (rows) and this rank's entries r (columns). Phases are computed in whole numbers, so that large k r lose nothing.
@@ -211,14 +256,14 @@ at::Tensor inverse_factors(const Directions& directions, const at::Tensor& modes
 }
 
 struct GridModes : torch::autograd::Function<GridModes> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& grid, std::vector<std::int64_t> num_modes)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& grid, std::vector<std::int64_t> num_modes, const std::vector<std::int64_t>& shares)
     {
         const auto spec = transformed_spec(grid);
-        auto modes = transformed(local_in(grid, spec), directions_of(grid.sizes(), spec, num_modes));
-        sum_over_cuts(modes, spec);
+        const auto of_modes = shared_modes_spec(grid, spec, shares);
+        const auto modes = transformed(local_in(grid, spec), directions_of(grid.sizes(), spec, num_modes));
         context->save_for_backward({grid});
         context->saved_data["num_modes"] = std::move(num_modes);
-        return wrapped(modes, modes_spec(spec));
+        return wrapped(summed(modes, spec, of_modes), of_modes);
     }
 
     static variable_list backward(AutogradContext* context, variable_list gradients)
@@ -228,7 +273,7 @@ struct GridModes : torch::autograd::Function<GridModes> {
         const auto spec = transformed_spec(grid);
         const auto directions = directions_of(grid.sizes(), spec, context->saved_data["num_modes"].toIntVector());
         reduce_partials(gradients);
-        return {wrapped(transformed_back(local_in(gradients[0], modes_spec(spec)), directions).to(grid.scalar_type()), spec), {}};
+        return {wrapped(transformed_back(local_in(gradients[0], modes_spec(spec)), directions).to(grid.scalar_type()), spec), {}, {}};
     }
 };
 
@@ -240,6 +285,8 @@ struct GridFromModes : torch::autograd::Function<GridFromModes> {
         if (is_sharded(modes)) reduce_partials({modes});
         const auto local = local_in(modes, modes_spec(spec));
         context->save_for_backward({like});
+        const auto axis = axis_of_directions(modes);
+        context->saved_data["shares"] = axis < 0 ? Extents() : *spec_of(modes)->axes[axis].extents;
         context->saved_data["num_modes"] = std::move(num_modes);
         return wrapped(transformed_back(local * inverse_factors(directions, local), directions).to(like.scalar_type()), spec);
     }
@@ -251,18 +298,32 @@ struct GridFromModes : torch::autograd::Function<GridFromModes> {
         const auto spec = transformed_spec(like);
         const auto directions = directions_of(like.sizes(), spec, context->saved_data["num_modes"].toIntVector());
         reduce_partials(gradients);
-        auto modes = transformed(local_in(gradients[0], spec), directions);
-        sum_over_cuts(modes, spec);
-        return {wrapped(modes.mul_(inverse_factors(directions, modes)), modes_spec(spec)), {}, {}};
+        const auto shares = context->saved_data["shares"].toIntVector();
+        const auto of_modes = shared_modes_spec(like, spec, shares);
+        const auto modes = summed(transformed(local_in(gradients[0], spec), directions), spec, of_modes);
+        auto factors = inverse_factors(directions, modes);
+        if (!shares.empty()) {
+            const auto axis = of_modes->axis_of_dim(modes.dim() - 1);
+            factors = narrow_to_shard(factors, {Shard(0), of_modes->axes[axis].extents, 1}, of_modes->device_mesh->coordinate(axis));
+        }
+        return {wrapped(modes * factors, of_modes), {}, {}};
     }
 };
 
 }  // namespace
 
-at::Tensor grid_modes(const at::Tensor& grid, at::IntArrayRef num_modes)
+std::int64_t axis_of_directions(const at::Tensor& grid)
+{
+    if (!is_sharded(grid)) return -1;
+    const auto& axes = spec_of(grid)->axes;
+    const auto found = std::ranges::find_if(axes, cuts_direction);
+    return found == axes.end() ? -1 : found - axes.begin();
+}
+
+at::Tensor grid_modes(const at::Tensor& grid, at::IntArrayRef num_modes, at::IntArrayRef shares)
 {
     require_modes("grid_modes", grid.sizes(), num_modes);
-    return GridModes::apply(grid, num_modes.vec());
+    return GridModes::apply(grid, num_modes.vec(), shares.vec());
 }
 
 at::Tensor grid_from_modes(const at::Tensor& modes, const at::Tensor& like, at::IntArrayRef num_modes)

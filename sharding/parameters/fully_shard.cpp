@@ -7,6 +7,7 @@
 #include "sharding/parameters/stored_parameter.h"
 #include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/graph_node.h"
+#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -34,6 +35,7 @@ struct Entry {
     Extents extents;   // values of it on each rank
     at::Tensor local;  // this rank's, a leaf
     bool trains = false;
+    std::int64_t cut_dim = -1;  // of a part that the module uses itself; else the values lie flat
 };
 
 /// Parameters of one type that travel together, end to end.
@@ -53,6 +55,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     std::int64_t cut_axis = 0;
     std::int64_t num_data = 1;
     std::vector<std::vector<Group>> units;
+    std::vector<Entry> kept;  // parts that the module uses itself
     std::int64_t resident = -1;
     std::vector<at::Tensor> local_parameters;
     std::vector<const Entry*> trained;  // of each local parameter
@@ -268,14 +271,29 @@ std::int64_t FullyShardedModule::peak_gathered_bytes() const
 
 namespace {
 
-SpecPtr flat_spec(const FullyShardedModule::State& state, const Entry& entry)
+SpecPtr entry_spec(const FullyShardedModule::State& state, const Entry& entry)
 {
     std::vector<AxisLayout> axes(state.cut_mesh->num_axes());
-    axes[state.cut_axis] = {Shard(0), std::make_shared<const Extents>(entry.extents), 1};
+    axes[state.cut_axis] = {Shard(std::max<std::int64_t>(0, entry.cut_dim)), std::make_shared<const Extents>(entry.extents), 1};
     return make_spec(state.cut_mesh, axes);
 }
 
+template <class Take>
+void for_each_entry(const FullyShardedModule::State& state, const Take& take)
+{
+    for (const auto& unit : state.units) {
+        for (const auto& group : unit) std::ranges::for_each(group.entries, take);
+    }
+    std::ranges::for_each(state.kept, take);
+}
+
 }  // namespace
+
+at::IntArrayRef FullyShardedModule::whole_shape(const at::Tensor& parameter) const
+{
+    const auto found = std::ranges::find_if(state_->kept, [&](const Entry& entry) { return entry.local.is_same(parameter); });
+    return found == state_->kept.end() ? parameter.sizes() : at::IntArrayRef(found->shape);
+}
 
 std::vector<std::string> FullyShardedModule::local_parameter_names() const
 {
@@ -287,22 +305,18 @@ std::vector<std::string> FullyShardedModule::local_parameter_names() const
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::named_shards() const
 {
     std::vector<std::pair<std::string, at::Tensor>> shards;
-    for (const auto& unit : state_->units) {
-        for (const auto& group : unit) {
-            for (const auto& entry : group.entries) shards.emplace_back(entry.name, wrap(entry.local.detach(), flat_spec(*state_, entry)));
-        }
-    }
+    for_each_entry(*state_, [&](const Entry& entry) { shards.emplace_back(entry.name, wrap(entry.local.detach(), entry_spec(*state_, entry))); });
     return shards;
 }
 
 at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) const
 {
     const auto& entry = *state_->trained.at(i);
-    if (local.dim() != 1 || local.numel() != entry.local.numel()) {
+    if (local.sizes() != entry.local.sizes()) {
         throw InvalidInput("as_shard: " + std::to_string(local.numel()) + " values for the part of '" + entry.name + "', which has " +
                            std::to_string(entry.local.numel()) + ". Pass a state of that parameter.");
     }
-    return wrap(local.detach(), flat_spec(*state_, entry));
+    return wrap(local.detach(), entry_spec(*state_, entry));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_parameters() const
@@ -316,6 +330,7 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
         }
     }
     state_->drop();
+    for (const auto& entry : state_->kept) all.emplace_back(entry.name, full_tensor(wrap(entry.local.detach(), entry_spec(*state_, entry))));
     return all;
 }
 
@@ -339,6 +354,23 @@ std::shared_ptr<const DeviceMesh> in_a_row(const DeviceMesh& mesh)
 {
     RanksOfMesh ranks(mesh);
     return DeviceMesh::create(ranks, {mesh.num_ranks()}, {"all"});
+}
+
+/// Makes a parameter this rank's part of itself, in place.
+Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout& cut, const FullyShardedModule::State& state)
+{
+    const auto dim = cut.is_shard() ? cut.placement.dim : -1;
+    const bool fits = dim >= 0 && dim < parameter.dim() && cut.blocks == 1 && static_cast<std::int64_t>(cut.extents->size()) == state.ranks().size() &&
+                      cut.total() == parameter.size(dim);
+    if (!fits || state.num_data > 1) {
+        throw InvalidInput("fully_shard: '" + name + "' cannot be kept in parts: " +
+                           (fits ? "there are " + std::to_string(state.num_data) + " ranks of 'data', and parts are for one. Gather it as the others."
+                                 : "the extents must be one for each of " + std::to_string(state.ranks().size()) + " ranks and make up the dimension."));
+    }
+    Entry entry{name, parameter.sizes().vec(), 0, parameter.numel(), *cut.extents, parameter, parameter.requires_grad(), dim};
+    parameter.mutable_grad() = at::Tensor();
+    parameter.set_data(narrow_to_shard(parameter.detach(), cut, state.me()).clone(at::MemoryFormat::Contiguous));
+    return entry;
 }
 
 }  // namespace
@@ -366,6 +398,13 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         broadcast_module(module, *state->mesh);
     else
         verify_module(module, *state->mesh);
+
+    for (const auto& [name, cut] : options.kept_parts) {
+        const auto found = std::ranges::find(parameters, name, &std::pair<std::string, at::Tensor>::first);
+        if (found == parameters.end()) throw InvalidInput("fully_shard: '" + name + "' is to be kept in parts, and is no parameter of the module.");
+        state->kept.push_back(kept_part(name, found->second, cut, *state));
+        parameters.erase(found);
+    }
 
     const auto names = unit_names(module, options);
     using Kind = std::tuple<std::string, at::ScalarType, c10::DeviceType>;
@@ -425,6 +464,11 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
                 torch::autograd::set_history(parameters[indices[e]].second, node);
             }
         }
+    }
+    for (const auto& entry : state->kept) {
+        if (!entry.trains) continue;
+        state->local_parameters.push_back(entry.local);
+        state->trained.push_back(&entry);
     }
     return FullyShardedModule(state);
 }

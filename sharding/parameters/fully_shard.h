@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,6 +26,9 @@ struct FullyShardOptions {
     std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit;
     bool broadcast_at_start = true;  ///< parameters and buffers become those of rank 0; else they must be the same already
     bool over_all_axes = false;      ///< parameters are cut among all ranks of the device mesh, not over its axis `data` alone
+    /// Parameters, by name, of which the module itself uses each rank's part, and the Shard that says which part: they become those parts and are never
+    /// gathered, and their gradients, complete on the rank that has the part, are not exchanged. With `over_all_axes`, where the ranks of `data` are one.
+    std::map<std::string, AxisLayout> kept_parts = {};
 };
 
 /// A module whose parameters, gradients and optimiser states are cut over the axis `data` of a device mesh, or over all of its ranks: the handle on them.
@@ -40,13 +44,17 @@ struct FullyShardOptions {
 /// module's own parameters is refused. They stay as they are when this handle goes.
 class FullyShardedModule {
 public:
-    /// This rank's part of each parameter that takes gradients, flat and possibly empty: leaves, to be given to the optimiser.
+    /// This rank's part of each parameter that takes gradients, flat (kept parts in their own shape) and possibly empty: leaves, to be given to the optimiser.
     const std::vector<at::Tensor>& local_parameters() const;
 
     /// Names of the `local_parameters()`.
     std::vector<std::string> local_parameter_names() const;
 
-    /// Name and part of every parameter, frozen ones included, as a sharded tensor of one dimension; shares memory with the local part.
+    /// Shape of the whole of one of the module's parameters, of which a kept part shows its own.
+    at::IntArrayRef whole_shape(const at::Tensor& parameter) const;
+
+    /// Name and part of every parameter, frozen ones included, as a sharded tensor of one dimension, kept parts of as many as they have; shares memory with the
+    /// local part.
     std::vector<std::pair<std::string, at::Tensor>> named_shards() const;
 
     /// A tensor shaped like `local_parameters()[i]` (a state of the optimiser) as a sharded tensor, cut as that parameter is.
@@ -73,7 +81,7 @@ private:
 
 /// Collective over all ranks of `device_mesh`, which must have an axis `data` unless parameters are cut over all axes.
 /// @throws InvalidInput without that axis; if a parameter is sharded already, is no leaf or has no memory of its own; if the ranks'
-/// modules differ.
+/// modules differ; if a kept part is none of the parameters, does not fit its shape, or there are several ranks of `data`.
 FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const FullyShardOptions& options = {});
 
 }  // namespace meshard

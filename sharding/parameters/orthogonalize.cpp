@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/orthogonalize.h"
 
+#include "sharding/tensor/exact_mode.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -13,7 +15,7 @@ at::Tensor orthogonalized(const at::Tensor& matrices)
     const bool is_tall = matrices.size(-2) > matrices.size(-1);  // products are then of the shorter side
     auto x = is_tall ? matrices.transpose(-2, -1) : matrices;
     x = x / at::linalg_vector_norm(x, 2, {-2, -1}, /*keepdim=*/true).clamp_min(kLeastNorm);
-    if (!x.is_cpu()) x = x.to(at::kBFloat16);
+    if (!x.is_cpu() && !exact_mode()) x = x.to(at::kBFloat16);
     for (int i = 0; i < 5; ++i) {
         const auto squares = at::matmul(x, x.transpose(-2, -1));
         const auto factors = squares * kB + at::matmul(squares, squares) * kC;

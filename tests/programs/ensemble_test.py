@@ -61,7 +61,7 @@ class Ensemble(Case):
         self.assert_fails(self.meshard("predict", "runs/r1", "cases/run_4/boundary_4.vtp", "-o", "out.vtp", "--dropout-draws", 4), 3, "no dropout")
         self.assertFalse((self.folder / "out.vtp").exists())
 
-    def test_draws_dropout_alike_in_each_run_and_no_other_way_on_more_ranks(self):
+    def test_draws_dropout_alike_in_each_run_and_on_more_ranks(self):
         self.good("train", "car.yaml", "~model", "model.name=geotransolver", "model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4",
                   "run_id=geo", "training.max_steps=2", "model.dropout=0.2", "model.concrete_dropout=true")
         body, draws = "cases/run_4/boundary_4.vtp", 60
@@ -75,11 +75,10 @@ class Ensemble(Case):
         self.assertEqual(serial["pressure"], found[1]["pressure"])
         self.assertEqual(sharded["pressure_spread"], found[3]["pressure_spread"])
         self.assertGreater(min(serial["pressure_spread"]), 0)
-        # Other draws of the same distribution: the means differ by what means of so many draws do.
-        scores = [(a - b) / math.sqrt((s * s + t * t) / draws) for a, b, s, t in
-                  zip(serial["pressure"], sharded["pressure"], serial["pressure_spread"], sharded["pressure_spread"])]
-        self.assertLess(max(map(abs, scores)), 5)
-        self.assertLess(statistics.fmean(score * score for score in scores), 2)
+        for name in ("pressure", "pressure_spread"):   # draws go by the points' ids: the same on any number of ranks
+            largest = max(map(abs, serial[name]))
+            for one, other in zip(serial[name], sharded[name]):
+                self.assertAlmostEqual(one, other, delta=1e-3 * largest)
 
     def test_warns_of_inputs_beyond_the_training_cases(self):
         self.train("r1")

@@ -227,7 +227,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.values, self.pictures, self.outside, self.sortable = [], [], [], 0
+        self.values, self.pictures, self.dark, self.outside, self.sortable = [], [], [], [], 0
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -241,6 +241,8 @@ class Page(html.parser.HTMLParser):
                 self.outside.append(attributes[name])
         if tag == "img":
             self.pictures.append(base64.b64decode(attributes["src"].partition(",")[2]))
+        if tag == "source":
+            self.dark.append(base64.b64decode(attributes["srcset"].partition(",")[2]))
 
 
 def numbers_in(json_value):
@@ -268,7 +270,8 @@ class Report(Judged):
         self.assertEqual(page.outside, [])
         self.assertGreater(page.sortable, 10)
         self.assertEqual(len(page.pictures), 2 * 2 * 3)
-        for picture in page.pictures:
+        self.assertEqual(len(page.dark), 2 * 2 * 3)
+        for picture in page.pictures + page.dark:
             self.assertEqual(picture[:8], b"\x89PNG\r\n\x1a\n")
         self.assertEqual([point[0] for point in numbers["runs"][0]["curves"]["loss"]], [1, 2, 3])
 
@@ -315,8 +318,8 @@ class Report(Judged):
         numbers = json.loads((self.folder / "report/report.json").read_text())
         self.assertEqual([run["name"] for run in numbers["runs"]], ["car", "car_2"])
         pictures = self.names(self.folder / "report/pictures")
-        self.assertEqual(len([name for name in pictures if name.startswith("car_2_4_")]), 2 * 3)
-        self.assertEqual(len([name for name in pictures if name.startswith("car_4_")]), 2 * 3)
+        self.assertEqual(len([name for name in pictures if name.startswith("car_2_4_")]), 2 * 2 * 3)
+        self.assertEqual(len([name for name in pictures if name.startswith("car_4_")]), 2 * 2 * 3)
 
     def test_is_written_at_the_end_of_training_where_it_is_asked_for(self):
         self.assertFalse((self.folder / "runs/car/report").exists())
@@ -370,11 +373,13 @@ class Report(Judged):
         self.good("report", "runs/car", "-o", "report")
         script = "var probe=document.createElement('p');probe.style.cssText='background:Canvas;color:CanvasText';document.body.appendChild(probe);" \
                  "var seen=e=>getComputedStyle(e);var text=document.querySelector('svg text');" \
-                 "return {dark:matchMedia('(prefers-color-scheme: dark)').matches,back:seen(probe).backgroundColor,text:seen(document.body).color,svg:seen(text).fill}"
+                 "var canvas=document.createElement('canvas'),pen=canvas.getContext('2d');pen.drawImage(document.images[0],0,0);" \
+                 "return {picture:'rgb('+Array.from(pen.getImageData(3,3,1,1).data).slice(0,3)+')',dark:matchMedia('(prefers-color-scheme: dark)').matches,back:seen(probe).backgroundColor,text:seen(document.body).color,svg:seen(text).fill}"
         for flag, is_dark in (("--force-color-profile=srgb", False), ("--blink-settings=preferredColorScheme=0", True)):
             found = self.in_browser(self.folder / "report/report.html", script, flag)
             self.assertEqual(found["dark"], is_dark, found)
-            light = {name: sum(float(number) for number in re.findall(r"[0-9.]+", found[name])[:3]) / 765 for name in ("back", "text", "svg")}
+            light = {name: sum(float(number) for number in re.findall(r"[0-9.]+", found[name])[:3]) / 765 for name in ("back", "text", "svg", "picture")}
             for name in ("text", "svg"):
                 self.assertGreater(abs(light["back"] - light[name]), 0.6, found)
             self.assertEqual(light["back"] < 0.5, is_dark, found)
+            self.assertAlmostEqual(light["picture"], light["back"], delta=0.1, msg=str(found))

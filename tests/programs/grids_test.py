@@ -100,6 +100,19 @@ class GridTraining(Grids):
         for run in ("groups", "cut"):
             self.assert_near(self.numbers(run), self.numbers("one"), 1e-4)
 
+    def test_has_pictures_in_the_report(self):
+        put_flow(self.folder)
+        self.train("seen", 2)
+        self.assert_good(self.meshard("report", "runs/seen", "-o", "report", "--nproc", 2))
+        alone = self.meshard("report", "runs/seen", "-o", "alone")
+        self.assert_good(alone)
+        drawn = self.names(self.folder / "report/pictures")
+        self.assertTrue(any(name.endswith("_error_dark.png") for name in drawn), drawn)
+        self.assertEqual(drawn, self.names(self.folder / "alone/pictures"))
+        for name in drawn:
+            if "_true" in name:
+                self.assertEqual((self.folder / "report/pictures" / name).read_bytes(), (self.folder / "alone/pictures" / name).read_bytes())
+
     def test_tells_columns_of_the_table(self):
         put_flow(self.folder)
         (self.folder / "flows/cases.csv").write_text("id,speed\n" + "".join(f"{number},{2 + number}\n" for number in range(4)))

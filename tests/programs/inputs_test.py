@@ -171,7 +171,7 @@ class Encodings(Inputs):
 
 class Heights(Inputs):
     def test_reach_the_model_in_training_and_prediction(self):
-        words = ("data.inputs=[points, normals, height]", "data.forces.up=[0, 1, 0]")
+        words = ("data.inputs=[points, normals, height, box]", "data.forces.up=[0, 1, 0]")
         self.assert_same_on_ranks("high", *words, "training.max_steps=4")
         self.train("long", 1, *words)
         expected = next(line for line in self.lines("long") if line["phase"] == "test")["metrics"]["pressure"]["rel_l2"]

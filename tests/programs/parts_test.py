@@ -110,6 +110,15 @@ class Parts(Case):
         printed = json.loads(self.meshard("evaluate", "runs/both", sources[1], "--json", "--fail-if", "test.velocity.rel_l2>1e9").out)
         self.assertEqual(set(printed["splits"]["test"]["fields"]), {"velocity", "volume_pressure"})
 
+        self.assert_good(self.meshard("report", "runs/both", "-o", "report", "--nproc", 2, "--cases", "test"))
+        report = json.loads((self.folder / "report/report.json").read_text())
+        self.assertEqual([run["name"] for run in report["runs"]], ["both", "both_volume"])
+        for run in report["runs"]:
+            for name, values in run["evaluation"]["cases"][0]["fields"].items():
+                self.assertAlmostEqual(values["rel_l2"], judged[name]["rel_l2"], delta=1e-4 * judged[name]["rel_l2"])
+        self.assertIn("velocity, cells at y = ", (self.folder / "report/report.html").read_text())
+        self.assertIn("both_volume_6_velocity_error_dark.png", self.names(self.folder / "report/pictures"))
+
     def test_may_be_trained_alone(self):
         for name, words in (("surface", ONLY_SURFACE), ("volume", ONLY_VOLUME)):
             self.train(name, 1, *words)

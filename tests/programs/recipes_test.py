@@ -82,6 +82,13 @@ class Recipes(Recipe):
         self.assertAlmostEqual(math.sqrt(error), judged["2"]["fields"]["velocity"]["rel_l2"], delta=1e-4 * math.sqrt(error))
         self.assertEqual([len(found[name]) for name in ("velocity", "pressure", "viscosity")], [3 * 216, 216, 216])
 
+    def test_of_volumes_around_ahmed_bodies(self):
+        self.run_recipe("ahmed_volume", "data.reference.U_inf=[1,0,0]")
+        found = self.predicted(self.root / "run_3/volume_3.vtu", "--wall", self.root / "run_3/ahmed_3.stl", to="new.vtu")
+        self.assertEqual([len(found[name]) for name in ("velocity", "pressure")], [3 * 216, 216])
+        recipe = SOURCE / "apps/recipes/ahmed_volume.yaml"
+        self.assert_fails(self.meshard("train", recipe, f"data.root={self.root}"), 2, "data.reference.U_inf must be set")
+
     def test_of_aerofoils(self):
         self.run_recipe("airfrans")
         name = sorted(path.name for path in self.root.glob("airFoil*"))[0]

@@ -40,6 +40,15 @@ class StandIn(Case):
             self.assertIn("device standin", result.out + result.err)
             self.assert_near(self.losses(f"there{num_ranks}"), self.losses("cpu"))
 
+    def test_trains_with_the_bits_of_the_cpu_in_exact_mode(self):
+        words = ["training.max_steps=3", "training.exact=true", "training.optimizer={name: muon, lr: 0.006}"]
+        self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", *words, "--device", "cpu"))
+        expected = self.losses("cpu")
+        self.assertGreaterEqual(len(expected), 3)
+        for num_ranks in (1, 2, 4):
+            self.assert_good(self.on_device("train", "car.yaml", f"run_id=there{num_ranks}", *words, "--nproc", num_ranks))
+            self.assertEqual(self.losses(f"there{num_ranks}"), expected)
+
     def test_goes_on_where_the_cpu_stopped(self):
         self.assert_good(self.meshard("train", "car.yaml", "run_id=whole", "training.max_steps=4", "--device", "cpu"))
         self.assert_good(self.meshard("train", "car.yaml", "run_id=parts", "training.max_steps=2", "--device", "cpu"))

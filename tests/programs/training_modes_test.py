@@ -72,6 +72,16 @@ class ExactTraining(Modes):
             self.assertNotEqual(self.results("plain1")[0], self.results(other)[0])
             self.assertNotEqual(self.results("plain1")[1], self.results(other)[1])
 
+    def test_drops_the_same_rows_on_any_number_of_ranks_without_it(self):
+        losses = {}
+        for num_ranks in (1, 2, 4):
+            self.train(f"dropping{num_ranks}", num_ranks, "model.dropout=0.4", "data.parts=4", "training.max_steps=1")
+            losses[num_ranks] = self.results(f"dropping{num_ranks}")[0][0]
+        for num_ranks in (2, 4):   # other rows would change the loss by percents
+            for one, other in zip(losses[num_ranks], losses[1], strict=True):
+                if isinstance(one, float):
+                    self.assertAlmostEqual(one, other, delta=1e-4 * abs(other))
+
     def test_does_not_depend_on_parts_and_data_groups_of_other_sizes(self):
         self.train("one", 1, "training.exact=true")
         self.train("parts", 2, "training.exact=true", "data.parts=7")

@@ -80,14 +80,22 @@ def drivaerml_surface(root, num_cases=12):
         (folder / f"geo_ref_{number}.csv").write_text("lRef,aRef,forcesCoR,lRefRef,aRefRef,forcesCoRRef\n2.79,2.298,(1.402 0 -0.3176),2.78618,2.17,(1.402 0 -0.3176)\n")
 
 
-def drivaerml_volume(root, num_cases=12, n=6):
-    """run_N/volume_N.vtu, a box of hexahedra, and drivaer_N.stl inside it."""
+def drivaerml_volume(root, num_cases=12):
+    _volumes(root, num_cases, "drivaer", "MeanTrim", 38.889)
+
+
+def ahmed_volume(root, num_cases=12):
+    _volumes(root, num_cases, "ahmed", "Mean", 1)
+
+
+def _volumes(root, num_cases, body, mean, speed, n=6):
+    """run_N/volume_N.vtu, a box of hexahedra with UMean and pMean, or whatever `mean` they end with, and BODY_N.stl inside it."""
     corners = ((0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 1))
     for number in range(1, num_cases + 1):
         folder = root / f"run_{number}"
         folder.mkdir(parents=True)
         lengths = (2.3 + 0.05 * number, 1.0, 0.7)
-        write_stl(folder / f"drivaer_{number}.stl", lengths)
+        write_stl(folder / f"{body}_{number}.stl", lengths)
 
         def at(i, j, k):
             return i + (n + 1) * (j + (n + 1) * k)
@@ -96,8 +104,8 @@ def drivaerml_volume(root, num_cases=12, n=6):
         cells = [[at(i + a, j + b, k + c) for a, b, c in corners] for k in range(n) for j in range(n) for i in range(n)]
         middles = [[sum(points[p][c] for p in cell) / 8 for c in range(3)] for cell in cells]
         near = [math.exp(-(x * x / lengths[0] ** 2 + y * y + z * z) / 4) for x, y, z in middles]
-        data = _arrays("CellData", [("UMeanTrim", 3, [v for (x, y, z), e in zip(middles, near) for v in (38.889 * (1 - e), 5 * e * y, 5 * e * z)]),
-                                    ("pMeanTrim", 1, [600 * e * (1 if x < 0 else -0.5) for (x, y, z), e in zip(middles, near)]),
+        data = _arrays("CellData", [(f"U{mean}", 3, [v * speed for (x, y, z), e in zip(middles, near) for v in (1 - e, 0.13 * e * y, 0.13 * e * z)]),
+                                    (f"p{mean}", 1, [0.4 * speed ** 2 * e * (1 if x < 0 else -0.5) for (x, y, z), e in zip(middles, near)]),
                                     ("CptMeanTrim", 1, [1 - e for e in near]), ("nut", 1, [1e-4 + 0.01 * e for e in near])])
         _unstructured(folder / f"volume_{number}.vtu", points, cells, 12, data)
 

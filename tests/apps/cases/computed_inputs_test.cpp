@@ -185,6 +185,27 @@ TEST(Heights, AreOverTheGroundAlongUp)
     EXPECT_TRUE(throws_with<InvalidInput>("three different lengths", [&] { heights({"none", "1,2,3", {0, 0, 1}, "bounds"}); }));
 }
 
+TEST(PlacesInTheBox, GoFromSideToSide)
+{
+    const auto mesh = cube(4);
+    DataConfig data;
+    data.on_cells = false;
+    data.inputs = {"points", "box"};
+    const auto rows = first_rows(mesh.num_points());
+    const auto places = row_places(mesh, rows, false, "cube");
+    const std::array<double, 6> bounds{-1, 3, 0, 1, 2, 2};  // of a case of which the cube is a part, and flat along z
+    for (const FrameConfig& config : {FrameConfig{"bounds", "bounds"}, FrameConfig{"none", "1,2,3"}}) {  // the frame of the points changes nothing
+        const auto found = point_inputs(mesh, rows, data, case_frame(config, bounds, {"1", {}, {}}), "cube");
+        ASSERT_EQ(found.size(1), num_point_channels(data));
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            const double* x = &places[3 * i];
+            EXPECT_NEAR(found[i][3].item<double>(), (x[0] - 1) / 2, 1e-6);
+            EXPECT_NEAR(found[i][4].item<double>(), 2 * x[1] - 1, 1e-6);
+            EXPECT_EQ(found[i][5].item<double>(), 0);
+        }
+    }
+}
+
 TEST(Distances, OfPatchesArePositiveInTheVolume)
 {
     NEEDS_EMBREE();

@@ -214,6 +214,10 @@ TEST_F(TrainingConfigTest, ReadsAugmentation)
         read({"training.augment.rotation=5", "data.cases=cases.csv", "data.constants=[a, b, c]", "training.augment.free_stream=[a, b, c]",
               "data.length='1,2,3'"});
     }));
+    EXPECT_TRUE(throws_with<UsageError>("boxes do not turn along", [&] {
+        read({"training.augment.rotation=5", "data.cases=cases.csv", "data.constants=[a, b, c]", "training.augment.free_stream=[a, b, c]",
+              "data.inputs=[points, box]"});
+    }));
     EXPECT_TRUE(refuses("training.augment.sided_constants=[yaw]", "names 'yaw', which is none of data.constants"));
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/picture/bitmap_font.h"
+#include "io/picture/lettering.h"
 #include "io/picture/outer_surface.h"
 #include "io/picture/render.h"
 #include "partition/error.h"
@@ -184,6 +186,77 @@ TEST(Render, RefusesWhatIsNotThere)
     EXPECT_TRUE(throws_with<InvalidInput>("known are iso, side, front and top", [] { view_from_name("back"); }));
     EXPECT_TRUE(throws_with<IoError>("there is no folder", [&] { render_mesh(mesh, folder / "no/a.png"); }));
     EXPECT_EQ(folder.size(), 0);
+}
+
+TEST(PicturePainter, SavesTheSameMeshOnALightAndADarkGround)
+{
+    const TemporaryFolder folder;
+    PicturePainter painter({.color_by = "pressure", .width = 400, .height = 300, .title = "pressure"});
+
+    painter.paint_whole(sphere(8));
+    painter.save(folder / "light.png");
+    painter.save(folder / "dark.png", Theme::Dark);
+
+    const Picture light = decode_png(folder / "light.png"), dark = decode_png(folder / "dark.png");
+    const auto sum = [](const std::array<int, 3>& pixel) { return pixel[0] + pixel[1] + pixel[2]; };
+    EXPECT_EQ(sum(light.at(1, 1)), 3 * 255);
+    EXPECT_LT(sum(dark.at(1, 1)), 3 * 40);
+    EXPECT_EQ(light.at(125, 166), dark.at(125, 166)) << "the middle of the mesh";
+    int darkest = 3 * 255, brightest = 0;  // of the title's letters
+    for (int y = 24; y < 45; ++y)
+        for (int x = 24; x < 150; ++x) {
+            darkest = std::min(darkest, sum(light.at(x, y)));
+            brightest = std::max(brightest, sum(dark.at(x, y)));
+        }
+    EXPECT_LT(darkest, 3 * 60);
+    EXPECT_GT(brightest, 3 * 190);
+}
+
+TEST(Lettering, HasCapitalsWhereTheyBelongAndCountsCharactersNotBytes)
+{
+    Image image{60, 60, std::vector<std::uint8_t>(60 * 60 * 3, 255)};
+
+    draw_text(image, 10, 20, "H", 28, {0, 0, 0});
+
+    std::array<int, 4> box{60, 60, 0, 0};  // of what is darker than half
+    for (int y = 0; y < 60; ++y)
+        for (int x = 0; x < 60; ++x)
+            if (*image.at(x, y) < 128) box = {std::min(box[0], x), std::min(box[1], y), std::max(box[2], x), std::max(box[3], y)};
+    EXPECT_NEAR(box[0], 12, 2);
+    EXPECT_NEAR(box[1], 20, 1);
+    EXPECT_NEAR(box[3], 20 + 0.73 * 28, 2);
+    EXPECT_GT(box[2] - box[0], 8);
+    EXPECT_EQ(text_width("", 20), 0);
+    EXPECT_NEAR(text_width("\u00e9\u00e9", 20), text_width("ee", 20), 2);
+    EXPECT_GT(text_width("\xff", 20), 0) << "no UTF-8";
+    EXPECT_NEAR(text_width("HHHHHHHH", 40), 2 * text_width("HHHHHHHH", 20), 24);
+    draw_text(image, -500, -3, "beyond every edge of the picture", 40, {0, 0, 0});
+}
+
+TEST(Lettering, HasSmoothLettersWhereThereIsAFont)
+{
+    if (font_file().empty()) GTEST_SKIP() << "no font, or built without FreeType";
+    Image image{200, 40, std::vector<std::uint8_t>(200 * 40 * 3, 255)};
+
+    draw_text(image, 5, 10, "smooth S", 22, {0, 0, 0});
+
+    std::set<std::uint8_t> greys(image.pixels.begin(), image.pixels.end());
+    EXPECT_GT(greys.size(), 10U);
+}
+
+TEST(BitmapFont, HasALetterForEveryPrintableCharacter)
+{
+    const auto picture = [](char32_t letter) {
+        std::vector<bool> dots;
+        for (int row = 0; row < bitmap_font::height; ++row)
+            for (int column = 0; column < bitmap_font::width; ++column) dots.push_back(bitmap_font::has_dot(letter, column, row));
+        return dots;
+    };
+    std::set<std::vector<bool>> seen;
+    for (char32_t letter = U' '; letter <= U'~'; ++letter) seen.insert(picture(letter));
+
+    EXPECT_EQ(seen.size(), 95U);
+    EXPECT_EQ(picture(U'\u00e9'), picture(U'?'));
 }
 
 TEST(PicturePainter, DrawsPiecesAsTheWholeInAnyOrder)

@@ -111,6 +111,41 @@ TEST(ImageFile, IsTheSameWrittenAndRead)
     EXPECT_TRUE(found.field_data.at(0).same_bits(grid.field_data[0]));
 }
 
+TEST(ImageFile, AsAMeshHasItsPointsAndCellsInOrder)
+{
+    ImageGrid grid;
+    grid.first = {1, 0, 0};
+    grid.num_points = {3, 2, 2};
+    grid.origin = {10, 0, 0};
+    grid.spacing = {2, 1, 5};
+
+    const auto mesh = image_mesh(grid);
+
+    mesh.validate();
+    ASSERT_EQ(mesh.num_points(), 12);
+    ASSERT_EQ(mesh.num_cells(), 2);
+    EXPECT_EQ(mesh.points.value(0, 0), 12);
+    EXPECT_EQ(mesh.points.value(11, 0), 16);
+    EXPECT_EQ(mesh.points.value(11, 2), 5);
+    const auto cell = mesh.cells.row(1);
+    EXPECT_EQ(std::vector<std::int32_t>(cell.begin(), cell.end()), (std::vector<std::int32_t>{1, 2, 5, 4, 7, 8, 11, 10}));
+    EXPECT_EQ(mesh.cell_types[1], 12);
+
+    grid.num_points = {3, 1, 2};
+    grid.direction = {0, 0, 1, 0, 1, 0, 1, 0, 0};  // x and z change places
+    const auto plane = image_mesh(grid);
+    plane.validate();
+    ASSERT_EQ(plane.num_cells(), 2);
+    EXPECT_EQ(plane.cell_types[0], 9);
+    EXPECT_EQ(plane.points.value(5, 0), 15);  // 10 + one step of 5
+    EXPECT_EQ(plane.points.value(5, 2), 6);   // three steps of 2
+    const auto square = plane.cells.row(1);
+    EXPECT_EQ(std::vector<std::int32_t>(square.begin(), square.end()), (std::vector<std::int32_t>{1, 2, 5, 4}));
+
+    grid.num_points = {3, 1, 1};
+    EXPECT_TRUE(throws_with<InvalidInput>("3 1 1 points has no cells", [&] { image_mesh(grid); }));
+}
+
 TEST(ImageFile, RefusesWhatItCannotRead)
 {
     const TemporaryFolder folder;

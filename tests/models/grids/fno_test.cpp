@@ -3,7 +3,9 @@
 #include "models/grids/fno.h"
 #include "models/layers/metrics.h"
 #include "partition/error.h"
+#include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/replicate.h"
+#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/grid_slabs.h"
@@ -124,6 +126,122 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardedFno, testing::Combine(testing::ValuesIn(f
                              return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
                                     (std::get<2>(info.param) ? "_last" : "_first");
                          });
+
+/// The outputs, the loss and all gradients with each rank's share of the modes, of which some have none.
+class SharedModes : public testing::TestWithParam<std::tuple<FnoCase, int, bool>> {};
+
+TEST_P(SharedModes, EqualSerial)
+{
+    const auto& [fno, num_ranks, cuts_last] = GetParam();
+    auto serial = rough_fno(fno.options);
+    std::vector<std::int64_t> shape{2, 2};
+    shape.insert(shape.end(), fno.extents.begin(), fno.extents.end());
+    const auto dim = cuts_last ? static_cast<std::int64_t>(shape.size()) - 1 : 2;
+    const auto grid = torch::randn(shape, torch::kDouble);
+    shape[1] = 3;
+    const auto target = torch::randn(shape, torch::kDouble);
+    const auto whole = grid.clone().requires_grad_();
+    const auto expected = serial->forward(whole);
+    const auto expected_loss = mean_squared_error(expected, target);
+    expected_loss.backward();
+    double largest_gradient = 0;
+    for (const auto& parameter : serial->parameters()) {
+        if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
+    }
+    const auto strips = test::slabs_of_ranks(num_ranks);
+    const auto extents = even_extents(fno.options.num_fno_modes.back(), num_ranks);
+
+    for (const auto memory : {MemoryMode::Stored, MemoryMode::Recomputed}) {
+        run_ranks(num_ranks, [&, &fno = fno](std::shared_ptr<const DeviceMesh> device_mesh) {
+            const auto rank = device_mesh->all().rank();
+            const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(strips, dim)[rank].clone(); };
+            Fno model(fno.options);
+            model->to(torch::kDouble);
+            if (rank == 0) test::copy_parameters(*serial, *model);
+            model->set_memory(memory);
+            const auto kept = share_modes(*model, device_mesh->num_ranks());
+            ASSERT_EQ(kept.size(), device_mesh->num_ranks() == 1 ? 0 : fno.options.num_fno_layers << (fno.options.dimension - 1));
+            const auto sharded = fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = kept});
+            const auto local = own(grid).requires_grad_();
+
+            const auto output = model->forward(from_local(local, device_mesh, {Shard(dim)}));
+            const auto loss = mean_squared_error(output, from_local(own(target), device_mesh, {Shard(dim)}));
+            loss.backward();
+
+            test::expect_near("output", full_tensor(output).detach(), expected.detach(), 1e-12 * test::largest(expected));
+            EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), 1e-12);
+            test::expect_near("input", local.grad(), own(whole.grad()), 1e-12 * test::largest(whole.grad()));
+            const auto gradients = serial->named_parameters();
+            const auto names = sharded.local_parameter_names();
+            for (std::size_t i = 0; i < names.size(); ++i) {
+                const auto& part = sharded.local_parameters()[i];
+                const auto& gradient = gradients[names[i]].grad();
+                if (kept.contains(names[i])) {
+                    EXPECT_EQ(part.size(part.dim() - 2), extents[rank]) << names[i];
+                    EXPECT_EQ(sharded.whole_shape(model->named_parameters()[names[i]]), gradient.sizes());
+                }
+                ASSERT_TRUE(part.grad().defined()) << names[i];
+                const auto sum = full_tensor(sharded.as_shard(i, part.grad()));
+                test::expect_near(names[i], sum.view(gradient.sizes()), gradient, 1e-11 * largest_gradient);
+            }
+            for (const auto& [name, value] : sharded.full_parameters()) test::expect_near(name, value, gradients[name].detach(), 0);
+        });
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, SharedModes, testing::Combine(testing::ValuesIn(fno_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
+                         [](const auto& info) {
+                             return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
+                                    (std::get<2>(info.param) ? "_last" : "_first");
+                         });
+
+TEST(SharedModes, NeedAGridThatIsCutAmongTheSameRanks)
+{
+    run_ranks(2, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        Fno model(small_fno(2));
+        const auto sharded =
+            fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, device_mesh->num_ranks())});
+        EXPECT_TRUE(throws_with<InvalidInput>("the modes are cut among 2 ranks, and the grid among 1", [&] { model->forward(torch::zeros({1, 2, 16, 16})); }));
+    });
+}
+
+TEST(FnoMessages, OfSharedModesAreEachModeOnceThereAndOnceBack)
+{
+    constexpr std::int64_t kBatch = 2, kChannels = 4, kLayers = 2, kRanks = 3;
+    run_ranks(kRanks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        auto options = small_fno(2);
+        options.num_fno_modes = {4, 4};  // of 3 ranks, two modes of the last direction on the first
+        Fno model(options);
+        const auto sharded = fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, kRanks)});
+        const auto strip = device_mesh->all().rank() == 0 ? 8 : 4;
+        const auto grid = from_local(torch::randn({kBatch, 2, strip, 16}), device_mesh, {Shard(2)});
+        const auto target = from_local(torch::randn({kBatch, 3, strip, 16}), device_mesh, {Shard(2)});
+        auto& counter = device_mesh->counter();
+        const std::int64_t own = device_mesh->all().rank() == 0 ? 2 : 1, one = 8 * kBatch * kChannels * 2 * 4;  // bytes of a mode of the last direction
+        const auto expect_modes = [&](int num_times) {
+            int num_sums = 0, num_gathers = 0;
+            for (const auto& call : counter.calls()) {
+                if (call.operation == "all_to_all" && call.bytes == (kRanks - 1) * own * one) ++num_sums;
+                if (call.operation == "all_gather" && call.bytes == (4 - own) * one) ++num_gathers;
+            }
+            EXPECT_EQ(num_sums, num_times);
+            EXPECT_EQ(num_gathers, num_times);
+        };
+
+        counter.reset();
+        const auto loss = mean_squared_error(model->forward(grid), target);
+        expect_modes(kLayers);
+        EXPECT_EQ(counter.num_calls(), 2 * kLayers + 2) << "and one gathering of the other parameters of each of two units";
+
+        counter.reset();
+        loss.backward();
+        expect_modes(kLayers);
+        std::int64_t num_others = 0, bytes = 0;
+        for (const auto& item : model->named_parameters()) num_others += item.key().find("spconv") == std::string::npos ? item.value().numel() : 0;
+        for (const auto& call : counter.calls()) bytes += call.bytes;
+        EXPECT_LT(bytes, kLayers * ((kRanks - 1) * own + 4 - own) * one + 3 * 4 * num_others) << "no gradients of spectral weights";
+    });
+}
 
 TEST(FnoMessages, AreTheKeptModesOnceALayerEachWayWhateverTheGrid)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/case_set.h"
-#include "apps/training/schedule.h"
+#include "apps/steps/case_order.h"
+#include "apps/steps/case_set.h"
 
 #include <cstdint>
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/point_sampling.h"
+#include "apps/steps/point_sampling.h"
 
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"

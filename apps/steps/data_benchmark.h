@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/run_cases.h"
+#include "apps/steps/run_cases.h"
 
 #include <cstdint>
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "apps/cases/case_tensors.h"
+#include "apps/steps/point_sampling.h"
 #include "apps/store/case_rows.h"
 #include "apps/store/case_store.h"
 #include "apps/store/read_ahead.h"
-#include "apps/training/point_sampling.h"
 
 #include <cstdint>
 #include <deque>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scenes that are mirrored, turned and shifted. The oracle is a scene in closed form: fields that follow from places and free stream in a way that has no
 // favoured direction come out the same, whether the scene is mapped first or last.
-#include "apps/training/augmentation.h"
+#include "apps/steps/augmentation.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
@@ -90,6 +90,22 @@ TEST(MappedCase, IsTheCaseOfTheMappedScene)
             expect_same_scene(mapped_case(original, map, augmentation, scene_data()), expected, 1e-13);
         }
     }
+}
+
+TEST(MappedCase, MirrorsThePlacesInTheBox)
+{
+    DataConfig data;
+    data.inputs = {"points", "sdf", "box"};
+    data.fields = {{"p", "p", "kinematic"}};
+    const auto box = at::rand({kRows, 3}, at::kDouble) * 2 - 1;
+    CaseTensors original;
+    original.inputs.embedding = at::cat({3 * box, at::ones({kRows, 1}, at::kDouble), box}, -1).unsqueeze(0);
+    original.inputs.positions = (3 * box).unsqueeze(0);
+    original.target = at::ones({1, kRows, 1}, at::kDouble);
+    original.channels = {1};
+    const AugmentationConfig augmentation{.mirror_axis = 1, .mirror_share = 1, .translation = {1, 2, 3}};
+    const auto found = mapped_case(original, drawn_map(augmentation, {0, 0, 1}, 3, 4, "car"), augmentation, data).inputs.embedding.squeeze(0);
+    EXPECT_TRUE(tensors_near(found.narrow(1, 4, 3), box * at::tensor({1.0, -1.0, 1.0}, at::kDouble), 1e-15));  // a shift takes the box along
 }
 
 TEST(MappedCase, IsTheSameBitsOnAnyNumberOfRanks)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/case_set.h"
+#include "apps/steps/case_set.h"
 
 #include "partition/error.h"
 

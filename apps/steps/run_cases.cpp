@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/run_cases.h"
+#include "apps/steps/run_cases.h"
 
 #include "apps/cases/case_cutting.h"
 #include "apps/grids/grid_cases.h"

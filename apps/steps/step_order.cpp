@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/step_order.h"
+#include "apps/steps/step_order.h"
 
 #include <algorithm>
 #include <deque>

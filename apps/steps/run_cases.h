@@ -6,7 +6,7 @@
 #include "apps/evaluation/case_figures.h"
 #include "apps/settings/training_config.h"
 #include "apps/settings/training_log.h"
-#include "apps/training/case_set.h"
+#include "apps/steps/case_set.h"
 
 #include <csignal>
 #include <filesystem>

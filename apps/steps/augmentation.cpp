@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/augmentation.h"
+#include "apps/steps/augmentation.h"
 
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
@@ -116,7 +116,7 @@ CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const A
     };
     result.inputs.embedding = with_channels(example.inputs.embedding, [&](Channels& channels) {
         move(channels);
-        for (const char* input : {"normals", "wall_direction"}) {
+        for (const char* input : {"normals", "wall_direction", "box"}) {
             if (data.tells(input)) channels.turn(first_channel(data, input), map.matrix);
         }
     });

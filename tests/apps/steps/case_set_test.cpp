@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cases that stay in memory or are read in their turn: the same ones; damaged files stop an epoch before its first case.
 #include "apps/cases/shard_cache.h"
-#include "apps/training/case_set.h"
+#include "apps/steps/case_set.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/data_benchmark.h"
+#include "apps/steps/data_benchmark.h"
 
-#include "apps/training/step_order.h"
+#include "apps/steps/step_order.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/report/case_pictures.h"
+
+#include "io/picture/render.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+namespace meshard {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+struct Bounds {
+    std::array<double, 3> low{infinity, infinity, infinity}, high{-infinity, -infinity, -infinity};
+
+    double extent(int axis) const { return high[axis] - low[axis]; }
+};
+
+Bounds bounds_of(const Mesh& mesh)
+{
+    Bounds bounds;
+    for (std::int64_t point = 0; point < mesh.num_points(); ++point)
+        for (int axis = 0; axis < 3; ++axis) {
+            const double at = mesh.points.value(point, axis);
+            bounds.low[axis] = std::min(bounds.low[axis], at);
+            bounds.high[axis] = std::max(bounds.high[axis], at);
+        }
+    return bounds;
+}
+
+/// The axis along which a mesh has no extent; -1 for none.
+int flat_axis(const Bounds& bounds)
+{
+    constexpr double flat = 1e-6;
+    const double largest = std::max({bounds.extent(0), bounds.extent(1), bounds.extent(2)});
+    for (const int axis : {2, 1, 0})
+        if (bounds.extent(axis) <= flat * largest) return axis;
+    return -1;
+}
+
+/// Where the plane of constant y is that shows a volume: 0 if the volume is on both sides of it or ends there (a half model), else the middle.
+double plane_of(const Bounds& bounds)
+{
+    const double inside = 1e-4 * bounds.extent(1);  // of a half model the cells that touch the plane
+    if (bounds.low[1] > inside || bounds.high[1] < -inside) return (bounds.low[1] + bounds.high[1]) / 2;
+    return std::clamp(0.0, bounds.low[1] + inside, bounds.high[1] - inside);
+}
+
+/// Marks the cells that a plane does not cross as ghosts, which are not drawn.
+DataArray beside_plane(const Mesh& mesh, double y)
+{
+    std::vector<std::uint8_t> is_beside(static_cast<std::size_t>(mesh.num_cells()), 1);
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+        double low = infinity, high = -infinity;
+        for (const auto point : mesh.cells.row(cell)) {
+            const double at = mesh.points.value(point, 1);
+            low = std::min(low, at);
+            high = std::max(high, at);
+        }
+        is_beside[cell] = low <= y && y <= high ? 0 : 1;
+    }
+    return DataArray::from("vtkGhostType", std::move(is_beside));
+}
+
+bool has_solids(const Mesh& mesh)
+{
+    return std::ranges::any_of(mesh.cell_types, [](std::uint8_t type) { return cell_dimension(type) == 3; });
+}
+
+}  // namespace
+
+CasePictures draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
+                       const std::filesystem::path& stem)
+{
+    const bool is_vector = truth.size(1) > 1;
+    const auto error = predicted - truth;
+    const auto number = [&](const at::Tensor& values) { return is_vector ? values.norm(2, 1) : values.squeeze(1); };
+    const auto shown = number(truth);
+    const auto low = shown.min().item<double>(), high = shown.max().item<double>();
+    const auto most = std::max(number(error).abs().max().item<double>(), 1e-30);
+
+    CasePictures drawn;
+    drawn.field = field;
+    Mesh mesh = whole;
+    mesh.cell_data.clear();
+    mesh.point_data.clear();
+    const auto bounds = bounds_of(mesh);
+    View view = View::Iso;
+    std::vector<DataArray> marks;
+    if (const auto axis = flat_axis(bounds); axis >= 0) {
+        view = std::array{View::Front, View::Side, View::Top}[axis];
+    } else if (has_solids(mesh)) {
+        view = View::Side;
+        const auto y = plane_of(bounds);
+        marks.push_back(beside_plane(mesh, y));
+        std::array<char, 64> text{};
+        std::snprintf(text.data(), text.size(), "cells at y = %.4g", std::abs(y) <= 1e-4 * bounds.extent(1) ? 0.0 : y);
+        drawn.seen = text.data();
+    }
+    const auto save = [&](const std::string& name, const at::Tensor& values, std::array<double, 2> range) {
+        if (!(range[1] > range[0])) range[1] = range[0] + std::max(1e-12, std::abs(range[0]) * 1e-6);
+        const auto numbers = number(values).contiguous();
+        const auto* begin = numbers.data_ptr<float>();
+        mesh.cell_data = marks;
+        mesh.point_data.clear();
+        auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
+        arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
+        PicturePainter painter({.color_by = "value",
+                                .component = {},
+                                .range = range,
+                                .view = view,
+                                .width = 640,
+                                .height = 400,
+                                .title = field + (is_vector ? " (length) " : " ") + name});
+        painter.paint_whole(mesh);
+        const auto file = stem.string() + "_" + field + "_" + name;
+        const ThemedPicture picture{file + ".png", file + "_dark.png"};
+        painter.save(picture.light);
+        painter.save(picture.dark, Theme::Dark);
+        drawn.pictures.push_back(picture);
+    };
+    save("true", truth, {low, high});
+    save("predicted", predicted, {low, high});
+    save("error", error, {is_vector ? 0 : -most, most});
+    return drawn;
+}
+
+}  // namespace meshard
