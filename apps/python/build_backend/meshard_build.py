@@ -47,7 +47,7 @@ if __name__ == "__main__":
     print(torch_folder() or sys.exit(1))
 else:
     from scikit_build_core import build as _scikit
-    from scikit_build_core.build import build_editable, build_sdist, build_wheel, get_requires_for_build_sdist  # noqa: F401
+    from scikit_build_core.build import *  # noqa: F401,F403
 
     def get_requires_for_build_wheel(config_settings=None):
         return _needs(_scikit.get_requires_for_build_wheel(config_settings))
