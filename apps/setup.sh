@@ -6,6 +6,7 @@
 #   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
 #   bash apps/setup.sh --nvcc     and NVIDIA's compiler, for the kernels of GPUs (0.2 GB); --cuda brings it, too
 #   bash apps/setup.sh --python   and what `import torch` wants in that environment, for `import meshard` and its tests (0.2 GB)
+#   bash apps/setup.sh --torch 2.15   LibTorch 2.15 in place of 2.11, into build/venv-2.15
 #   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
 #
 # MESHARD_VENV names another folder for the virtual environment. Installed with the programs, as PREFIX/share/meshard/setup.sh, this brings LibTorch alone,
@@ -13,27 +14,38 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=${MESHARD_VENV:-$root/build/venv}
 prefix=
 if [ ! -f "$root/CMakeLists.txt" ]; then
   prefix=$(dirname "$root")
-  venv=${MESHARD_VENV:-$prefix/lib/meshard/venv}
 fi
-torch_version=2.11.0
+torch_minor=2.11
 with_cuda=no
 with_nvcc=no
 with_python=no
 with_vtk=yes
-for argument in "$@"; do
-  case "$argument" in
+while [ $# -gt 0 ]; do
+  case "$1" in
     --cuda) with_cuda=yes; with_nvcc=yes ;;
     --nvcc) with_nvcc=yes ;;
     --python) with_python=yes ;;
+    --torch) torch_minor=${2:-}; shift ;;
     --no-vtk) with_vtk=no ;;
-    -h|--help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) echo "setup.sh: unknown option '$argument'. Known: --cuda, --nvcc, --python, --no-vtk, --help." >&2; exit 2 ;;
+    -h|--help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "setup.sh: unknown option '$1'. Known: --cuda, --nvcc, --python, --torch, --no-vtk, --help." >&2; exit 2 ;;
   esac
+  [ $# -eq 0 ] || shift
 done
+# The CUDA runtime is the one that torch itself asks for.
+case "$torch_minor" in
+  2.11) torch_version=2.11.0 cuda_wheels=("nvidia-cuda-runtime==13.0.96" "nvidia-cuda-cupti==13.0.85") suffix= ;;
+  2.15) torch_version=2.15.0 cuda_wheels=("nvidia-cuda-runtime==13.2.86" "nvidia-cuda-cupti==13.2.86") suffix=-2.15 ;;
+  *) echo "setup.sh: meshard is made for torch 2.11 and 2.15, and '--torch $torch_minor' is neither." >&2; exit 2 ;;
+esac
+if [ -z "$prefix" ]; then
+  venv=${MESHARD_VENV:-$root/build/venv$suffix}
+else
+  venv=${MESHARD_VENV:-$prefix/lib/meshard/venv}
+fi
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -74,7 +86,7 @@ if [ -n "$prefix" ] && [ -z "${MESHARD_VENV:-}" ] && ! [ -w "$prefix/lib/meshard
   fail "$prefix/lib/meshard is not yours to write. Run this with sudo, or choose a folder: MESHARD_VENV=~/meshard-venv bash ${BASH_SOURCE[0]}"
 fi
 python=${PYTHON:-python3}
-wheels=("torch==$torch_version" "nvidia-cuda-runtime==13.0.96" "nvidia-cuda-cupti==13.0.85")
+wheels=("torch==$torch_version" "${cuda_wheels[@]}")
 stamp="$venv/.meshard-torch-$torch_version-cuda-$with_cuda"
 if [ ! -f "$stamp" ]; then
   "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' ||

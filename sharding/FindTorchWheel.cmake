@@ -1,4 +1,4 @@
-# Finds LibTorch inside the Python wheel torch 2.11 and makes the target TorchWheel::cpu (torch_cpu and c10), and
+# Finds LibTorch inside the Python wheel torch (2.11 or 2.15) and makes the target TorchWheel::cpu (torch_cpu and c10), and
 # TorchWheel::cuda (torch_cuda and c10_cuda on top) where the headers that go with them are found, of the wheels or of a CUDA toolkit;
 # TorchWheel::cuda_headers has their folders, TorchWheel_CUDA_MISSING is what was not found.
 #
@@ -7,8 +7,8 @@
 # active virtual environment.
 #
 # Why not the wheel's own TorchConfig.cmake: it demands a CUDA toolkit even for CPU targets and links every CUDA library.
-set(TORCH_ROOT "" CACHE PATH "Folder `torch` of the wheel torch==2.11.*")
-set(TorchWheel_TESTED_VERSION 2.11)
+set(TORCH_ROOT "" CACHE PATH "Folder `torch` of the wheel, 2.11 or 2.15")
+set(TorchWheel_TESTED_VERSIONS 2.11 2.15)
 
 if(NOT TORCH_ROOT)
   file(GLOB candidates
@@ -39,9 +39,10 @@ find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT VERSION_VA
   REASON_FAILURE_MESSAGE "Run apps/setup.sh, pass -DTORCH_ROOT=<the wheel's folder `torch`>, or set MESHARD_TORCH to it.")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
-  if(NOT TorchWheel_VERSION VERSION_GREATER_EQUAL TorchWheel_TESTED_VERSION OR
-     NOT TorchWheel_VERSION VERSION_LESS 2.12)
-    message(FATAL_ERROR "LibTorch in ${TORCH_ROOT} is ${TorchWheel_VERSION}; meshard is made for ${TorchWheel_TESTED_VERSION} "
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${TorchWheel_VERSION}")
+  if(NOT minor IN_LIST TorchWheel_TESTED_VERSIONS)
+    list(JOIN TorchWheel_TESTED_VERSIONS " and " tested)
+    message(FATAL_ERROR "LibTorch in ${TORCH_ROOT} is ${TorchWheel_VERSION}; meshard is made for ${tested} "
                         "(its C++ interface changes between minor versions). Run apps/setup.sh or set TORCH_ROOT.")
   endif()
   set(site_packages "${TORCH_ROOT}/..")

@@ -1,18 +1,26 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests: `bash tests/run.sh [ctest options]`, e.g. `bash tests/run.sh -L partition`.
 # Before ctest's last lines stand the total time, the slowest tests, and what was skipped and why.
-# MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once, MESHARD_PYTHON a Python with torch 2.11, for the tests of
+# MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once, MESHARD_PYTHON a Python with torch, for the tests of
 # `import meshard`; `bash tests/run.sh --python [ctest options]` completes that of the virtual environment, which later runs use, too.
+# `bash tests/run.sh --torch 2.15 --python [ctest options]` does all with torch 2.15, in folders of its own.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${MESHARD_BUILD:-$root/build/release}
 jobs=${MESHARD_JOBS:-$(nproc)}
 
 setup=(--nvcc)
-if [ "${1:-}" = --python ]; then
-  shift
-  setup+=(--python)
-fi
+while true; do
+  case "${1:-}" in
+    --python) setup+=(--python); shift ;;
+    --torch)
+      setup+=(--torch "$2")
+      build=${MESHARD_BUILD:-$root/build/release-$2}
+      export MESHARD_VENV=${MESHARD_VENV:-$root/build/venv-$2}
+      shift 2 ;;
+    *) break ;;
+  esac
+done
 bash "$root/apps/setup.sh" "${setup[@]}"
 python=${MESHARD_PYTHON:-}
 venv=${MESHARD_VENV:-$root/build/venv}

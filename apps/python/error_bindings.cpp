@@ -29,7 +29,8 @@ ErrorTypes& error_types()
 PyObject* make_type(py::module_& module, const char* name, const char* doc, PyObject* also)
 {
     const auto full_name = std::string("meshard.") + name;
-    const py::tuple bases = error_types().error ? py::make_tuple(py::handle(error_types().error), py::handle(also)) : py::make_tuple(py::handle(also));
+    py::tuple bases = py::make_tuple(py::handle(also));
+    if (error_types().error) bases = py::make_tuple(py::handle(error_types().error), py::handle(also));
     PyObject* const type = PyErr_NewExceptionWithDoc(full_name.c_str(), doc, bases.ptr(), nullptr);
     if (!type) throw py::error_already_set();
     module.attr(name) = py::reinterpret_borrow<py::object>(type);

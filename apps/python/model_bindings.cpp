@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/python/bindings.h"
 #include "models/geotransolver/geotransolver.h"
+#include "models/graph/mesh_graph_net.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/random_draws.h"
+#include "models/registry/kept_per_cloud.h"
 #include "models/registry/registry.h"
 #include "models/transolver/transolver.h"
+#include "ops/neighbors/edge_list.h"
+#include "ops/rows/row_gather.h"
 #include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,7 +58,39 @@ public:
         return model_.forward({embedding, positions, constants.value_or(at::Tensor()), at::Tensor()});
     }
 
+    /// nodes (N, C), edges (E, D) and edge_index (2, E), whose graph is found once for each layout of the nodes.
+    at::Tensor of_graph(const at::Tensor& nodes, const at::Tensor& edges, const at::Tensor& edge_index)
+    {
+        auto& model = architecture<MeshGraphNetImpl>();
+        if (edge_index.dim() != 2) throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
+        if (edges.dim() != 2 || edges.size(0) != edge_index.size(-1)) {
+            throw InvalidInput("MeshGraphNet: expected a row of edge_features for each of the " + std::to_string(edge_index.size(-1)) +
+                               " edges, found the shape " + c10::str(edges.sizes()) + ".");
+        }
+        auto& graphs = graphs_.of(edge_index, [] { return std::make_shared<std::vector<KeptGraph>>(); });
+        std::erase_if(*graphs, [&](const KeptGraph& one) { return one.version != edge_index._version(); });
+        const auto layout = is_sharded(nodes) ? spec_of(nodes) : nullptr;
+        auto kept = std::find_if(graphs->begin(), graphs->end(), [&](const KeptGraph& one) {
+            return one.num_nodes == nodes.size(0) && (one.layout == layout || (one.layout && layout && *one.layout == *layout));
+        });
+        if (kept == graphs->end()) {
+            auto found = graph_of_edges(nodes, edge_index);
+            graphs->push_back({layout, nodes.size(0), edge_index._version(), MeshGraph(std::move(found.graph), model.options()), std::move(found.edges)});
+            kept = std::prev(graphs->end());
+        }
+        const auto& edge_layout = kept->graph.graph().edge_layout();
+        return model.forward(nodes, gather_rows(edges, edge_layout ? from_local(kept->edges, edge_layout) : kept->edges), kept->graph);
+    }
+
 private:
+    struct KeptGraph {
+        SpecPtr layout;  // of the nodes
+        std::int64_t num_nodes;
+        std::uint32_t version;  // of the list, which counts writes to it
+        MeshGraph graph;
+        at::Tensor edges;
+    };
+
     template <class Architecture>
     Architecture& architecture()
     {
@@ -67,6 +107,7 @@ private:
     }
 
     Model model_;
+    KeptPerCloud<std::shared_ptr<std::vector<KeptGraph>>> graphs_;
 };
 
 }  // namespace
@@ -83,6 +124,7 @@ void bind_models(py::module_& module)
         .def("seed_draws", &PythonModel::seed_draws)
         .def("transolver", &PythonModel::transolver, WithoutGil())
         .def("geotransolver", &PythonModel::geotransolver, WithoutGil())
+        .def("of_graph", &PythonModel::of_graph, WithoutGil())
         .def("of_points", &PythonModel::of_points, WithoutGil());
 }
 

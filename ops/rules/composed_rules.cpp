@@ -57,6 +57,20 @@ at::Tensor weighted_sum(const at::Tensor& self, const at::Tensor& product, const
     return beta.toComplexDouble() == 0.0 ? scaled.expand(at::infer_size(self.sizes(), scaled.sizes())) : self * beta + scaled;
 }
 
+/// _pack_padded_sequence(input, lengths, batch_first): rows of the input. How many sequences each step has follows from the lengths alone and is plain, as the
+/// operators of packed sequences read it.
+void pack_padded_sequence(RuleCall& call)
+{
+    const bool batch_first = call.arg(2).toBool();
+    auto input = call.tensor(0), lengths = call.tensor(1);
+    if (input.dim() < 2) return gathered_rule(call);
+    if (is_sharded(lengths)) lengths = local_of(convert(lengths, call.replicated()));
+    if (batch_first) input = input.transpose(0, 1);
+    const auto places = at::arange(input.size(0) * input.size(1)).view({input.size(0), input.size(1), 1});
+    const auto [rows, batch_sizes] = at::_pack_padded_sequence(places, lengths, /*batch_first=*/false);
+    call.finish({input.flatten(0, 1).index_select(0, rows.flatten().to(input.device())), batch_sizes});
+}
+
 /// addr(self, vec1, vec2, beta, alpha)
 void addr(RuleCall& call)
 {
@@ -185,6 +199,7 @@ void write_over(RuleCall& call)
 const RuleRegistration r_glu("composed", {"aten::glu"}, glu);
 const RuleRegistration r_glu_backward("composed", {"aten::glu_backward"}, glu_backward);
 const RuleRegistration r_cross("composed", {"aten::linalg_cross"}, cross);
+const RuleRegistration r_pack("composed", {"aten::_pack_padded_sequence"}, pack_padded_sequence);
 const RuleRegistration r_addr("composed", {"aten::addr"}, addr);
 const RuleRegistration r_addbmm("composed", {"aten::addbmm"}, addbmm);
 const RuleRegistration r_dist("composed", {"aten::dist"}, dist);

@@ -6,6 +6,7 @@
 #include "sharding/parameters/module_sync.h"
 #include "sharding/parameters/stored_parameter.h"
 #include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/graph_node.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -438,7 +439,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         for (std::size_t g = 0; g < state->units[u].size(); ++g) {
             auto& group = state->units[u][g];
             const auto& indices = members[units[u]][g].second;
-            const auto node = std::shared_ptr<ReduceGradients>(new ReduceGradients, torch::autograd::deleteNode);
+            const auto node = make_graph_node<ReduceGradients>();
             node->state = state;
             node->unit = u;
             node->group = g;

@@ -5,6 +5,7 @@
 #include "sharding/parameters/gradient_share.h"
 #include "sharding/parameters/module_sync.h"
 #include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/graph_node.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/csrc/autograd/engine.h>
@@ -30,13 +31,27 @@ struct Bucket {
 
 }  // namespace
 
+/// Runs when all of backward has, or is destroyed when that has failed.
+class ReplicatedModule::EndOfBackward {
+public:
+    explicit EndOfBackward(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+    ~EndOfBackward();
+    void reach();
+
+private:
+    std::shared_ptr<Impl> impl_;
+};
+
+using AfterAccumulation = std::unique_ptr<torch::autograd::PostAccumulateGradHook>;
+
 struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::Impl> {
     std::shared_ptr<const DeviceMesh> mesh;
     std::vector<std::string> names;
     std::vector<at::Tensor> parameters;
-    std::vector<unsigned> hooks;
-    std::vector<char> ready;     // has its share of this backward
-    std::vector<char> complete;  // its grad() is the reduced one of an earlier backward
+    std::vector<GraphNode> accumulators;      // add to grad(); have our hooks
+    std::vector<AfterAccumulation> deferred;  // the user's, which want the reduced gradient
+    std::vector<char> ready;                  // has its share of this backward
+    std::vector<char> complete;               // its grad() is the reduced one of an earlier backward
     std::vector<Bucket> buckets;
     std::vector<std::size_t> bucket_of;
     std::vector<PlainGradientSum> plain;  // of each parameter, since its last reduction
@@ -65,9 +80,16 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         }
     }
 
+    /// Puts our hooks on the node that adds to grad(), behind those that users have on the parameter: theirs see the gradient of the whole, as does
+    /// `autograd::grad`. The node is another one when the parameter has got another type.
+    void attach(std::size_t k);
+    void detach(std::size_t k);
+
     /// This rank's share of the gradient: shares of all ranks of a domain add up to the whole.
     at::Tensor share_of(std::size_t k, const at::Tensor& gradient)
     {
+        auto& after = torch::autograd::impl::post_acc_grad_hooks(parameters[k]);
+        if (sync && mesh->num_ranks() > 1 && after) deferred[k] = std::move(after);
         // A grad() left by an earlier backward is complete already; so that sums stay right it counts on one rank of the domain only.
         if (complete[k] && parameters[k].grad().defined() && !first_of_its_domain) parameters[k].mutable_grad().zero_();
         complete[k] = false;
@@ -84,7 +106,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         if (!sync || mesh->num_ranks() == 1) return;
         if (!in_backward) {
             in_backward = true;
-            torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
+            torch::autograd::Engine::get_default_engine().queue_callback([end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
         }
         if (ready[k]) return;
         ready[k] = true;
@@ -120,6 +142,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     {
         const torch::NoGradGuard no_grad;
         in_backward = false;
+        const auto used = ready;
         while (next_bucket < buckets.size()) start(buckets[next_bucket++]);
         bool others_have_more = false;
         for (auto& bucket : buckets) {
@@ -144,7 +167,43 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         }
         next_bucket = 0;
         origins.reset();
+        give_hooks_back(used);
         if (others_have_more || std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) check_plain();
+    }
+
+    /// The user's hooks return to their parameters, and run for those that this backward has used.
+    void give_hooks_back(const std::vector<char>& used)
+    {
+        std::vector<std::size_t> called;
+        for (std::size_t k = 0; k < parameters.size(); ++k) {
+            if (!deferred[k]) continue;
+            auto& after = torch::autograd::impl::post_acc_grad_hooks(parameters[k]);
+            if (!after) after = std::move(deferred[k]);
+            deferred[k].reset();
+            if (used[k]) called.push_back(k);
+        }
+        for (const auto k : called) {
+            if (const auto& after = torch::autograd::impl::post_acc_grad_hooks(parameters[k])) (*after)(parameters[k]);
+        }
+    }
+
+    /// Backward has ended with an error: the next one starts anew.
+    void abandon()
+    {
+        if (!in_backward) return;
+        in_backward = false;
+        for (auto& bucket : buckets) {
+            try {
+                bucket.pending.wait();
+            } catch (const std::exception&) {  // the error of backward is on its way already
+            }
+            bucket.num_ready = 0;
+            bucket.buffer = at::Tensor();
+        }
+        next_bucket = 0;
+        origins.reset();
+        std::fill(ready.begin(), ready.end(), false);
+        give_hooks_back(ready);
     }
 
     /// Called by all ranks of a domain of which one has a plain gradient: those that have none at all have heard of it.
@@ -157,22 +216,85 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     }
 };
 
-namespace {
+struct ReplicatedModule::BeforeAccumulation : torch::autograd::FunctionPreHook {
+    BeforeAccumulation(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
 
-template <class F>
-struct PostAccumulate : torch::autograd::PostAccumulateGradHook {
-    explicit PostAccumulate(F f) : f(std::move(f)) {}
-    void operator()(const torch::autograd::Variable&) override { f(); }
-    F f;
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override
+    {
+        const auto self = impl.lock();
+        if (!self || !gradients[0].defined()) return gradients;
+        return {self->share_of(k, gradients[0])};
+    }
+
+    std::weak_ptr<Impl> impl;
+    std::size_t k;
 };
 
-template <class F>
-std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_accumulate(F f)
+/// On the parameter itself, where it stays when the node is replaced.
+struct ReplicatedModule::Reattachment : torch::autograd::FunctionPreHook {
+    Reattachment(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override
+    {
+        if (const auto self = impl.lock()) self->attach(k);
+        return gradients;
+    }
+
+    std::weak_ptr<Impl> impl;
+    std::size_t k;
+};
+
+struct ReplicatedModule::BehindAccumulation : torch::autograd::FunctionPostHook {
+    BehindAccumulation(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
+
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs, const torch::autograd::variable_list& gradients) override
+    {
+        const auto self = impl.lock();
+        if (self && gradients[0].defined()) self->on_accumulated(k);
+        return outputs;
+    }
+
+    std::weak_ptr<Impl> impl;
+    std::size_t k;
+};
+
+ReplicatedModule::EndOfBackward::~EndOfBackward()
 {
-    return std::make_unique<PostAccumulate<F>>(std::move(f));
+    if (impl_) impl_->abandon();
 }
 
-}  // namespace
+void ReplicatedModule::EndOfBackward::reach()
+{
+    std::exchange(impl_, nullptr)->finish();
+}
+
+void ReplicatedModule::Impl::attach(std::size_t k)
+{
+    const auto accumulator = torch::autograd::impl::grad_accumulator(parameters[k]);
+    if (!accumulator || accumulator == accumulators[k]) return;
+    for (const auto& hook : accumulator->pre_hooks()) {
+        const auto* other = dynamic_cast<const BeforeAccumulation*>(hook.get());
+        if (other && !other->impl.expired()) throw InvalidInput("replicate: the parameter '" + names[k] + "' was given to replicate before.");
+    }
+    detach(k);
+    accumulators[k] = accumulator;
+    accumulator->add_pre_hook(std::make_unique<BeforeAccumulation>(weak_from_this(), k));
+    accumulator->add_post_hook(std::make_unique<BehindAccumulation>(weak_from_this(), k));
+}
+
+void ReplicatedModule::Impl::detach(std::size_t k)
+{
+    if (!accumulators[k]) return;
+    std::erase_if(accumulators[k]->pre_hooks(), [this](const auto& hook) {
+        const auto* own = dynamic_cast<const BeforeAccumulation*>(hook.get());
+        return own && own->impl.lock().get() == this;
+    });
+    std::erase_if(accumulators[k]->post_hooks(), [this](const auto& hook) {
+        const auto* own = dynamic_cast<const BehindAccumulation*>(hook.get());
+        return own && own->impl.lock().get() == this;
+    });
+    accumulators[k] = {};
+}
 
 ReplicatedModule::ReplicatedModule(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ReplicatedModule::ReplicatedModule(ReplicatedModule&&) noexcept = default;
@@ -181,8 +303,11 @@ ReplicatedModule::~ReplicatedModule()
 {
     if (!impl_) return;
     for (std::size_t k = 0; k < impl_->parameters.size(); ++k) {
-        impl_->parameters[k].remove_hook(impl_->hooks[k]);
-        torch::autograd::impl::set_post_acc_grad_hooks(impl_->parameters[k], nullptr);
+        impl_->detach(k);
+        std::erase_if(torch::autograd::impl::hooks(impl_->parameters[k]), [this](const auto& hook) {
+            const auto* own = dynamic_cast<const Reattachment*>(hook.get());
+            return own && own->impl.lock() == impl_;
+        });
     }
 }
 
@@ -220,14 +345,16 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
     else if (options.broadcast_at_start)
         broadcast_module(module, mesh, options.source_rank);
 
+    impl->accumulators.resize(impl->parameters.size());
+    impl->deferred.resize(impl->parameters.size());
     impl->ready.assign(impl->parameters.size(), false);
     impl->complete.assign(impl->parameters.size(), false);
     impl->plain.resize(impl->parameters.size());
     impl->make_buckets(options.bucket_bytes);
+    for (std::size_t k = 0; k < impl->parameters.size(); ++k) impl->attach(k);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
-        auto* self = impl.get();  // the hooks go when the ReplicatedModule does
-        impl->hooks.push_back(impl->parameters[k].register_hook([self, k](const at::Tensor& gradient) { return self->share_of(k, gradient); }));
-        torch::autograd::impl::set_post_acc_grad_hooks(impl->parameters[k], post_accumulate([self, k] { self->on_accumulated(k); }));
+        // Beside those of Python, which `register_hook` would remove.
+        torch::autograd::impl::hooks(impl->parameters[k]).push_back(std::make_unique<ReplicatedModule::Reattachment>(impl, k));
     }
     return ReplicatedModule(std::move(impl));
 }

@@ -28,6 +28,9 @@ class NoSync;
 /// makes them, while backward still runs; when `backward()` returns, every `grad()` is plain and complete. A parameter that takes no
 /// part keeps an undefined gradient if that is so on all ranks.
 ///
+/// Hooks on a parameter see the gradient of the whole as a sharded tensor, and what `autograd::grad` returns is one, too. Hooks that run after the accumulation
+/// run at the end of backward, when the gradient is complete.
+///
 /// A parameter that meets plain tensors gets a plain gradient. Where those go on through `from_local` of a tensor that is cut, it is this rank's share,
 /// and the shares are summed; else it must be the same on all ranks of a domain, since it counts once. `backward()` throws InvalidInput on every rank,
 /// naming the parameter, where it is not (rows that `to_local` gave), or where it is both.
@@ -46,6 +49,10 @@ private:
     friend NoSync;
     friend ReplicatedModule replicate(torch::nn::Module&, std::shared_ptr<const DeviceMesh>, const ReplicateOptions&);
     struct Impl;
+    struct BeforeAccumulation;
+    struct BehindAccumulation;
+    struct Reattachment;
+    class EndOfBackward;
     explicit ReplicatedModule(std::shared_ptr<Impl> impl);
     std::shared_ptr<Impl> impl_;
 };
@@ -65,7 +72,8 @@ private:
 };
 
 /// Collective over all ranks of `device_mesh` and no others; sharded parameters are left alone. @throws InvalidInput on every rank if
-/// the ranks' parameters differ in number, shape or type; with `verify_at_start` in any bit, naming the tensor and the rank.
+/// the ranks' parameters differ in number, shape or type, or one was given to `replicate` before; with `verify_at_start` in any bit, naming the tensor and the
+/// rank.
 ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options = {});
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/with_backward.h"
 
+#include "sharding/tensor/graph_node.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -75,7 +76,7 @@ at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char*
 {
     const bool takes_gradient = input.defined() ? input.requires_grad() : record;
     if (!at::GradMode::is_enabled() || !takes_gradient) return output;
-    const auto node = std::shared_ptr<FunctionBackward>(new FunctionBackward, torch::autograd::deleteNode);
+    const auto node = make_graph_node<FunctionBackward>();
     node->backward = std::move(backward);
     node->label = label;
     if (input.defined()) node->note_crossing(is_sharded(input), !is_sharded(input), output);
@@ -88,7 +89,7 @@ void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const
                   std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward)
 {
     if (!at::GradMode::is_enabled() || std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.requires_grad(); })) return;
-    const auto node = std::shared_ptr<SeveralBackward>(new SeveralBackward, torch::autograd::deleteNode);
+    const auto node = make_graph_node<SeveralBackward>();
     torch::autograd::edge_list edges;
     for (const auto& input : inputs) edges.push_back(torch::autograd::impl::gradient_edge(input));
     node->set_next_edges(std::move(edges));

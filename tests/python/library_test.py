@@ -4,6 +4,7 @@ import copy
 import importlib
 import io
 import pickle
+import types
 
 import meshard
 import torch
@@ -57,6 +58,40 @@ def test_mesh_graph_net():
                  hidden_dim_edge_encoder=8, hidden_dim_node_decoder=8)
     embedding, places = points()
     return compare(model, [embedding, places], [1, 1], call=lambda m, e, p: m(e, p.detach()))
+
+
+def written_mesh_graph_net(state, steps, nodes, edges, edge_index):
+    """MeshGraphNet with these weights, in plain PyTorch."""
+    def mlp(name, x):
+        def layer(i):
+            return state[f"{name}.model.{i}.weight"], state[f"{name}.model.{i}.bias"]
+
+        for i in (0, 2):
+            x = nn.functional.linear(x, *layer(i)).relu()
+        x = nn.functional.linear(x, *layer(4))
+        return nn.functional.layer_norm(x, x.shape[1:], *layer(5)) if f"{name}.model.5.weight" in state else x
+
+    source, target = edge_index
+    nodes, edges = mlp("node_encoder", nodes), mlp("edge_encoder", edges)
+    for step in range(steps):
+        edges = edges + mlp(f"processor.processor_layers.{2 * step}.edge_mlp", torch.cat([edges, nodes[source], nodes[target]], 1))
+        heard = torch.zeros_like(nodes).index_add(0, target, edges)
+        nodes = nodes + mlp(f"processor.processor_layers.{2 * step + 1}.node_mlp", torch.cat([heard, nodes], 1))
+    return mlp("node_decoder", nodes)
+
+
+def test_mesh_graph_net_on_a_given_graph():
+    model = made("MeshGraphNet", input_dim_nodes=2, input_dim_edges=3, output_dim=3, processor_size=2, hidden_dim_processor=8, hidden_dim_node_encoder=8,
+                 hidden_dim_edge_encoder=8, hidden_dim_node_decoder=8)
+    generator = torch.Generator().manual_seed(6)
+    nodes, edges = (torch.randn(*shape, dtype=f64, generator=generator) for shape in ((20, 2), (20, 3)))
+    edge_index = torch.stack([torch.randint(0, 20, (20,), generator=generator), torch.randint(5, 15, (20,), generator=generator)])   # some nodes hear nothing
+    near(model(nodes, edges, types.SimpleNamespace(edge_index=edge_index)), written_mesh_graph_net(model.state_dict(), 2, nodes, edges, edge_index), 1e-9)
+    refused(lambda: model(nodes, edges[1:], edge_index), ValueError, "a row of edge_features for each of the 20 edges")
+    refused(lambda: model(nodes, edges, edge_index + 10), ValueError, "names the row 2")
+    refused(lambda: model(nodes, edges, "graph"), ValueError, "found str")
+    compare(model, [nodes, edges], [0, None], call=lambda m, n, e: m(n, e, edge_index))
+    return compare(model, [nodes, edges], [0, 0], call=lambda m, n, e: m(n, e, edge_index))
 
 
 def test_state_dict_is_physicsnemos():

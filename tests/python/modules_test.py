@@ -97,6 +97,15 @@ def test_gru_over_a_cut_batch():
     return check(nn.GRU(4, 5, batch_first=True), [rows(20, 3, 4)], [0], call=lambda m, x: m(x)[0])
 
 
+def test_lstm_over_sequences_of_different_length():
+    def call(module, x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 5, 1, 2, 5, 4]), batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(module(packed)[0], batch_first=True)[0] + 0 * x.sum()
+
+    check(nn.LSTM(4, 5, batch_first=True), [rows(6, 5, 4)], [1], call=call)
+    return check(nn.LSTM(4, 5, batch_first=True), [rows(6, 5, 4)], [0], call=call)
+
+
 def test_dropout_draws_as_one_process_would():
     return check(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)), [rows(20, 6)], [0])
 

@@ -203,6 +203,12 @@ def test_function_transforms():
     near(torch.func.grad(lambda v: (v ** 3).sum())(cut()), 3 * whole ** 2)
 
 
+def test_new_tensors_of_the_same_type():
+    x = cut()
+    assert x.new_tensor([1, 2]).dtype == x.dtype and not meshard.is_sharded(x.new_tensor(3))
+    refused(lambda: x.new(3), RuntimeError, "new_empty")
+
+
 def test_hooks():
     seen, model = [], network()
     model[0].register_forward_hook(lambda module, inputs, output: seen.append(meshard.describe(output)))

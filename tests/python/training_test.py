@@ -91,6 +91,88 @@ def test_replicate_starts_with_the_weights_of_rank_0():
     refused(lambda: meshard.no_sync(nn.Linear(1, 1)).__enter__(), ValueError, "was not given to replicate")
 
 
+def runs(prepare=lambda model: None, replicated_first=True):
+    """The network on cut and on whole rows, each with what `prepare` does to it before or after `replicate`."""
+    found = []
+    for x in (cut(), whole):
+        model = network()
+        if not replicated_first:
+            prepare(model)
+        if x is not whole:
+            meshard.replicate(model, mesh())
+        if replicated_first:
+            prepare(model)
+        found.append((model, x))
+    return found
+
+
+def test_hooks_on_parameters_see_the_gradient_of_the_whole():
+    for replicated_first in (True, False):
+        (model, x), (serial, _) = runs(lambda model: [p.register_hook(lambda g: g.clamp(-0.1, 0.1)) for p in model.parameters()], replicated_first)
+        model(x).square().sum().backward()
+        serial(whole).square().sum().backward()
+        for ours, theirs in zip(model.parameters(), serial.parameters()):
+            near(ours.grad, theirs.grad, 1e-5)
+
+
+def test_hooks_after_accumulation_see_the_gradient_of_the_whole():
+    for replicated_first in (True, False):
+        def with_steps(model):
+            def step(parameter):
+                parameter.data -= 0.1 * parameter.grad
+                parameter.grad = None
+            for parameter in model.parameters():
+                parameter.register_post_accumulate_grad_hook(step)
+
+        (model, x), (serial, _) = runs(with_steps, replicated_first)
+        for _ in range(3):
+            model(x).square().mean().backward()
+            serial(whole).square().mean().backward()
+        for ours, theirs in zip(model.parameters(), serial.parameters()):
+            near(ours, theirs, 1e-5)
+
+
+def test_gradients_that_are_asked_for_are_of_the_whole():
+    (model, x), (serial, _) = runs()
+    found = []
+    for module, rows in ((model, x), (serial, whole)):
+        gradients = torch.autograd.grad(module(rows).square().sum(), list(module.parameters()), create_graph=True)
+        sum(g.square().sum() for g in gradients).backward()
+        found.append([*gradients, *(p.grad for p in module.parameters())])
+    for ours, theirs in zip(*found):
+        near(ours, theirs, 1e-5)
+
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise ArithmeticError("on purpose")
+
+
+def test_a_backward_after_one_that_failed():
+    (model, x), (serial, _) = runs()
+    refused(lambda: model[1:](Failing.apply(model[0](x))).sum().backward(), ArithmeticError, "on purpose")
+    model.zero_grad()
+    for module, rows in ((model, x), (serial, whole)):
+        module(rows).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), serial.parameters()):
+        near(ours.grad, theirs.grad, 1e-5)
+
+
+def test_replicate_again():
+    (model, x), (serial, _) = runs()
+    meshard.replicate(model, mesh())
+    for module, rows in ((model, x), (serial, whole)):
+        module(rows).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), serial.parameters()):
+        near(ours.grad, theirs.grad, 1e-5)
+    refused(lambda: meshard.replicate(nn.Sequential(model[0]), mesh()), ValueError, "'0.weight' was given to replicate before")
+
+
 def test_no_sync_accumulates():
     model, serial = meshard.replicate(network(), mesh()), network()
     before = mesh().num_messages

@@ -21,7 +21,12 @@ def replicate(module: torch.nn.Module, device_mesh: AnyMesh, *, verify_at_start:
     loss in `.grad`, plain and complete: summed over all axes of the mesh but `data`, over which they are averaged. Messages of about `bucket_cap_mb` go out
     while backward runs.
 
-    Raises InvalidInput (a ValueError) on every rank where the ranks' parameters differ in number, shape or type."""
+    Hooks on a parameter, and `torch.autograd.grad`, get the gradient of the whole as a sharded tensor; hooks of `register_post_accumulate_grad_hook` run at the end
+    of backward, when `.grad` is complete. A second call for the same module begins anew.
+
+    Raises InvalidInput (a ValueError) on every rank where the ranks' parameters differ in number, shape or type, and for a parameter of another module that
+    was given to `replicate`."""
+    _replicated.pop(module, None)
     _replicated[module] = _core.replicate(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), verify_at_start,
                                           int(bucket_cap_mb * 2**20))
     return module

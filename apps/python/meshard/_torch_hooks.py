@@ -52,14 +52,24 @@ def _with_deepcopy(plain: Callable) -> Callable:
     return deepcopy
 
 
-def _refused(plain: Callable, what: str) -> Callable:
+def _refused(plain: Callable, what: str, remedy: str = "use to_local or full_tensor") -> Callable:
     @functools.wraps(plain)
-    def call(self: torch.Tensor, *arguments: Any) -> Any:
+    def call(self: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         if _core.is_sharded(self):
-            raise RuntimeError(f"{what}: a sharded tensor has no memory of the whole; use to_local or full_tensor")
-        return plain(self, *arguments)
+            raise RuntimeError(f"{what}: a sharded tensor has no memory of the whole; {remedy}")
+        return plain(self, *arguments, **options)
 
     return call
+
+
+def _with_new_tensor(plain: Callable) -> Callable:
+    @functools.wraps(plain)
+    def new_tensor(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+        if not _core.is_sharded(self):
+            return plain(self, data, dtype=dtype, device=device, **options)
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **options)
+
+    return new_tensor
 
 
 def _install_in_compiler() -> None:
@@ -118,6 +128,8 @@ def install() -> None:
     torch.Tensor.__deepcopy__ = _with_deepcopy(torch.Tensor.__deepcopy__)
     torch.Tensor.__reduce_ex__ = _saving.with_reduce(torch.Tensor.__reduce_ex__)
     torch.Tensor.share_memory_ = _refused(torch.Tensor.share_memory_, "share_memory_")
+    torch.Tensor.new_tensor = _with_new_tensor(torch.Tensor.new_tensor)
+    torch.Tensor.new = _refused(torch.Tensor.new, "new", "x.new_empty, x.new_zeros and x.new_tensor make tensors of its type")
     torch.serialization.add_safe_globals([_saving.rebuilt])   # for torch.load as it is by default
     _saving.install_in_queues()
     # The compiler alone takes more than a second to import.

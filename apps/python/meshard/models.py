@@ -156,13 +156,34 @@ class GeoTransolver(LibraryModel):
 
 
 class MeshGraphNet(LibraryModel):
-    """MeshGraphNet on the graph of each point's `num_neighbors` nearest points, which is searched once for each tensor of positions. An edge carries the vector from
-    its target to its source, and its length: input_dim_edges is 4."""
+    """MeshGraphNet (Pfaff et al. 2021). Arguments as of physicsnemo.models.meshgraphnet.MeshGraphNet, and `num_neighbors`, for `of_points`."""
 
     _kind = "MeshGraphNet"
 
-    def forward(self, embedding: torch.Tensor, positions: torch.Tensor, constants: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """embedding (1, N, C), positions (1, N, 3), constants (1, G), C + G = input_dim_nodes, to (1, N, output_dim). Collective if one is cut.
+    def forward(self, node_features: torch.Tensor, edge_features: torch.Tensor, graph: Any = None) -> torch.Tensor:
+        """node_features (N, input_dim_nodes), edge_features (E, input_dim_edges) to (N, output_dim), as PhysicsNeMo's.
+
+        graph: what has an `edge_index`, as graphs of PyTorch Geometric, or that itself: (2, E), int64, the source and the target of each edge, plain, the edges of
+        the whole graph on every rank. The way between ranks is found once for each such tensor.
+
+        Nodes are plain or cut along N, edges plain (all of them on every rank) or cut along E in any way. Collective if nodes are cut.
+
+        With positions (1, N, 3) in place of edge_features it is `of_points(embedding, positions, constants)`.
+
+        Raises InvalidInput (a ValueError) for shapes that do not fit the arguments or each other, and nodes that an edge names but the graph has not."""
+        if isinstance(node_features, torch.Tensor) and node_features.dim() == 3:
+            return self.of_points(node_features, edge_features, graph)
+        edge_index = getattr(graph, "edge_index", graph)
+        if not isinstance(edge_index, torch.Tensor):
+            raise InvalidInput(f"MeshGraphNet: expected a graph with an edge_index, or a tensor (2, E), found {type(graph).__name__}.")
+        self._require_own_tensors()
+        return self._model.of_graph(node_features, edge_features, edge_index)
+
+    def of_points(self, embedding: torch.Tensor, positions: torch.Tensor, constants: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """The model on the graph of each point's `num_neighbors` nearest points, which is searched once for each tensor of positions. An edge carries the vector
+        from its target to its source, and its length: input_dim_edges is 4.
+
+        embedding (1, N, C), positions (1, N, 3), constants (1, G), C + G = input_dim_nodes, to (1, N, output_dim). Collective if one is cut.
 
         Raises InvalidInput (a ValueError) for a batch of several cases, and shapes that do not fit the arguments."""
         self._require_own_tensors()

@@ -89,6 +89,31 @@ TEST(Replicate, GivesTheSerialGradients)
     }
 }
 
+TEST(Replicate, ShowsHooksTheGradientOfTheWhole)
+{
+    const auto clamp_gradients = [](torch::nn::Sequential& net) {
+        for (auto& parameter : net->parameters()) parameter.register_hook([](const at::Tensor& gradient) { return gradient.clamp(-0.01, 0.01); });
+    };
+    auto serial = small_network(0);
+    clamp_gradients(serial);
+    serial->forward(samples(8)).pow(2).mean().backward();
+    const auto expected = gradients(serial);
+
+    for (const bool before : {false, true}) {
+        run_ranks(3, [&](const auto& mesh) {
+            auto net = small_network(0);
+            if (before) clamp_gradients(net);
+            const auto replicated = replicate(*net, mesh);
+            if (!before) clamp_gradients(net);
+
+            net->forward(from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)})).pow(2).mean().backward();
+
+            expect_gradients(net, expected);
+            EXPECT_THROW(replicate(*net, mesh), InvalidInput);
+        });
+    }
+}
+
 TEST(Replicate, AveragesOverDataAndSumsOverDomain)
 {
     auto serial = small_network(0);
