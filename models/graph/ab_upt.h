@@ -6,6 +6,7 @@
 #include "models/layers/option_info.h"
 
 #include <nlohmann/json_fwd.hpp>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include <cstdint>
 #include <map>
