@@ -69,32 +69,55 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     return rows;
 }
 
-/// Without blanks around the words.
-std::vector<std::string> comma_separated(std::string line)
+/// Values of a line (RFC 4180, without line breaks in values): without the blanks around them, or as they stand between quotes, where "" is a quote.
+/// @param where   begins messages
+std::vector<std::string> comma_separated(const std::string& line, const std::string& where)
 {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    std::vector<std::string> words;
-    std::istringstream stream(line);
-    for (std::string word; std::getline(stream, word, ',');) {
-        const auto first = word.find_first_not_of(" \t"), last = word.find_last_not_of(" \t");
-        words.push_back(first == std::string::npos ? "" : word.substr(first, last - first + 1));
+    constexpr const char* blanks = " \t\r";
+    std::vector<std::string> values;
+    if (line.find_first_not_of(blanks) == std::string::npos) return values;
+    for (std::size_t at = 0;;) {
+        at = std::min(line.find_first_not_of(blanks, at), line.size());
+        std::string value;
+        if (at < line.size() && line[at] == '"') {
+            bool has_ended = false;
+            for (++at; at < line.size() && !has_ended; ++at) {
+                if (line[at] != '"')
+                    value += line[at];
+                else if (at + 1 < line.size() && line[at + 1] == '"')
+                    value += line[++at];
+                else
+                    has_ended = true;
+            }
+            at = std::min(line.find_first_not_of(blanks, at), line.size());
+            if (!has_ended || (at < line.size() && line[at] != ','))
+                throw IoError(where + ": the quotes of value " + std::to_string(values.size() + 1) + " do not end before the next comma.");
+        } else {
+            const auto end = std::min(line.find(',', at), line.size());
+            value = line.substr(at, end - at);
+            value.erase(value.find_last_not_of(blanks) + 1);
+            at = end;
+        }
+        values.push_back(std::move(value));
+        if (at == line.size()) return values;
+        ++at;  // the comma
     }
-    if (!line.empty() && line.back() == ',') words.emplace_back();
-    return words;
 }
 
 std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream& stream)
 {
     std::string line;
     std::getline(stream, line);
-    const auto names = comma_separated(line);
+    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // a byte order mark, as spreadsheets write
+    const auto where = [&](std::size_t number) { return "case table " + path.string() + ", line " + std::to_string(number); };
+    const auto names = comma_separated(line, where(1));
     std::vector<Row> rows;
     for (std::size_t number = 2; std::getline(stream, line); ++number) {
-        const auto words = comma_separated(line);
+        const auto words = comma_separated(line, where(number));
         if (words.empty()) continue;
         if (words.size() != names.size()) {
-            throw IoError("case table " + path.string() + ", line " + std::to_string(number) + ": " + std::to_string(words.size()) + " values under " +
-                          std::to_string(names.size()) + " names.");
+            throw IoError(where(number) + ": " + std::to_string(words.size()) + " values under " + std::to_string(names.size()) +
+                          " names. Values with commas in them stand between quotes.");
         }
         Row row;
         for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
@@ -118,7 +141,7 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
     std::map<std::string, Row> table;
     for (auto& row : read_table_rows(path)) {
         const auto id = row.find("id");
-        if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`.");
+        if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`. Give the column with the cases' ids that name.");
         const auto name = id->second;
         if (!table.emplace(name, std::move(row)).second) throw IoError("case table " + path.string() + " has case '" + name + "' twice.");
     }

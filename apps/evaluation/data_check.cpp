@@ -126,7 +126,7 @@ std::vector<Guess> guesses_for(const JudgedFields& layout, const ForceSettings& 
     return guesses;
 }
 
-/// Least and largest of the cases' highest pressures, divided by the dynamic pressure of `kind`.
+/// Least and largest of the cases' highest pressures above that of the free stream, divided by the dynamic pressure of `kind`.
 std::optional<std::array<double, 2>> stagnation(const std::vector<KnownCase>& cases, const ForceSettings& settings, const JudgedFields& layout,
                                                 const std::string& kind)
 {
@@ -137,7 +137,8 @@ std::optional<std::array<double, 2>> stagnation(const std::vector<KnownCase>& ca
         std::string why;
         const auto flow = flow_reference(of_unit_area, *one.source, kind, why);
         if (!flow || !one.figures->is_surface) continue;
-        const auto ratio = one.figures->channels[layout.pressure].high * flow->scale;
+        const auto ambient = kind == "cp" ? 0.0 : number_of_case(settings.ambient, *one.source).value_or(0.0);
+        const auto ratio = (one.figures->channels[layout.pressure].high - ambient) * flow->scale;
         range = {std::min(range[0], ratio), std::max(range[1], ratio)};
     }
     return std::isfinite(range[0]) && std::isfinite(range[1]) ? std::optional(range) : std::nullopt;

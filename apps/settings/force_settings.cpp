@@ -31,6 +31,7 @@ ForceSettings force_settings(const Settings& settings)
             throw UsageError(settings.where("data.reference.rho") + " must be one number above 0, or a column of data.cases.");
         forces.density = rho[0];
     }
+    if (const auto* ambient = settings.find("data.reference.p_inf"); ambient && ambient->values.size() == 1) forces.ambient = ambient->values[0];
     if (settings.has("data.forces.area")) forces.area = settings.text("data.forces.area");
     if (settings.has("data.forces.cd")) forces.drag = settings.text("data.forces.cd");
     if (settings.has("data.forces.cl")) forces.lift = settings.text("data.forces.cl");

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -48,14 +49,38 @@ RowFile open_part(const StoredCase& stored, std::int32_t part)
     return file;
 }
 
-/// The stored row that is i-th in the order of ids. Of files that were not read whole nobody has compared the hash.
-std::int64_t stored_row(const StoredRows& rows, std::int64_t i, const StoredCase& stored, std::int32_t part)
+IoError damaged(const StoredCase& stored, std::int32_t part, std::int64_t row)
 {
-    const auto row = rows.order[i];
-    if (row >= 0 && row < rows.num_rows()) return row;
-    throw IoError("store: " + (stored.folder / stored.parts[part].file).string() + " is damaged: row " + std::to_string(row) + " of " +
-                  std::to_string(rows.num_rows()) + ". Remove its folder: it is made again from the case.");
+    return IoError("store: " + (stored.folder / stored.parts[part].file).string() + " is damaged: row " + std::to_string(row) + " of " +
+                   std::to_string(stored.num_rows) + ". Remove its folder: it is made again from the case.");
 }
+
+/// Some of the numbers 0 ... `num_ids` - 1, a bit each.
+class IdSet {
+public:
+    explicit IdSet(std::int64_t num_ids) : words_(static_cast<std::size_t>(num_ids / 64 + 1)) {}
+
+    void add(std::int64_t id) { words_[id >> 6] |= std::uint64_t{1} << (id & 63); }
+    bool has(std::int64_t id) const { return (words_[id >> 6] >> (id & 63) & 1) != 0; }
+
+    /// After all were added, for `place_of`. @return how many there are
+    std::int64_t count()
+    {
+        std::int64_t sum = 0;
+        before_.clear();
+        for (const auto word : words_) {
+            before_.push_back(sum);
+            sum += std::popcount(word);
+        }
+        return sum;
+    }
+    /// How many of them are below `id`.
+    std::int64_t place_of(std::int64_t id) const { return before_[id >> 6] + std::popcount(words_[id >> 6] & ((std::uint64_t{1} << (id & 63)) - 1)); }
+
+private:
+    std::vector<std::uint64_t> words_;
+    std::vector<std::int64_t> before_;  // those in earlier words
+};
 
 /// The first stored row of a block whose place is not before this one. The rows of a part are a random choice of the block's: a search from where the place
 /// would be if they lay evenly looks at a page or two of the ids, where one by halves would read all of them.
@@ -71,26 +96,94 @@ std::int64_t first_row_at(const StoredRows& rows, const StoredOrder& order, std:
     return std::partition_point(first + low, first + high, [&](std::int64_t id) { return order.place_of(id) < place; }) - first;
 }
 
-/// Chosen rows that lie together.
+/// Chosen rows that lie together. Where nothing of the file is in memory, the pages of all ranges are asked for before the first is looked at.
 void find_ranges(const StoredRows& rows, const StoredOrder& order, const std::vector<PlaceRange>& ranges, std::vector<FoundRow>& found)
 {
     for (const auto& range : ranges) {
+        const auto block = order.block_of(range.first), first = order.begin_of(block), num_places = order.begin_of(block + 1) - first;
+        const auto begin = rows.block_begins[block], num_rows = rows.block_begins[block + 1] - begin;
+        constexpr std::int64_t margin = 512;  // rows by which the search goes beyond
+        const auto low = std::max(begin, begin + (range.first - first) * num_rows / num_places - margin);
+        const auto high = std::min(begin + num_rows, begin + (range.first + range.count - first) * num_rows / num_places + margin);
+        if (low < high) MappedFile::will_be_read(std::as_bytes(rows.ids.subspan(low, high - low)));
+    }
+    std::vector<std::pair<std::int64_t, std::int64_t>> runs;
+    for (const auto& range : ranges) {
         const auto block = order.block_of(range.first);
-        const auto end = first_row_at(rows, order, block, range.first + range.count);
-        for (auto row = first_row_at(rows, order, block, range.first); row < end; ++row) found.emplace_back(rows.ids[row], rows.row(row));
+        const auto begin = first_row_at(rows, order, block, range.first), end = first_row_at(rows, order, block, range.first + range.count);
+        if (begin >= end) continue;
+        runs.emplace_back(begin, end);
+        MappedFile::will_be_read(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
+    }
+    for (const auto& [begin, end] : runs)
+        for (auto row = begin; row < end; ++row) found.emplace_back(rows.ids[row], rows.row(row));
+}
+
+/// Chosen rows anywhere.
+void find_ids(const StoredRows& rows, const IdSet& chosen, std::int64_t num_chosen, const StoredCase& stored, std::int32_t part, std::vector<FoundRow>& found)
+{
+    constexpr std::int64_t page = 4096;
+    MappedFile::will_be_read(std::as_bytes(rows.ids));
+    if (num_chosen * page >= static_cast<std::int64_t>(rows.values.size_bytes())) MappedFile::will_be_read(std::as_bytes(rows.values));  // most pages have one
+    for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
+        const auto id = rows.ids[row];
+        if (id < 0 || id >= stored.num_rows) throw damaged(stored, part, id);  // of files that were not read whole nobody has compared the hash
+        if (chosen.has(id)) found.emplace_back(id, rows.row(row));
     }
 }
 
-/// Chosen rows anywhere: both go by ascending ids.
-void find_ids(const StoredRows& rows, const std::vector<std::int64_t>& ids, const StoredCase& stored, std::int32_t part, std::vector<FoundRow>& found)
-{
-    auto next = ids.begin();
-    for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
-        const auto row = stored_row(rows, i, stored, part);
-        next = std::lower_bound(next, ids.end(), rows.ids[row]);
-        if (next == ids.end()) return;
-        if (*next == rows.ids[row]) found.emplace_back(*next, rows.row(row));
+/// Copies row `from` to row `i` of a case's tensors.
+class RowCopy {
+public:
+    RowCopy(const StoredCase& stored, std::int64_t num_rows, bool in_locked_memory) : num_told_(stored.num_inputs), num_targets_(stored.num_targets())
+    {
+        const auto options = at::TensorOptions(at::kFloat).pinned_memory(in_locked_memory);
+        rows = {at::empty({num_rows, num_told_}, options), at::empty({num_rows, num_targets_}, options), std::vector<std::int64_t>(num_rows)};
+        told_ = rows.told.mutable_data_ptr<float>();
+        target_ = rows.target.mutable_data_ptr<float>();
     }
+
+    void operator()(const float* from, std::int64_t i)
+    {
+        std::copy_n(from, num_told_, told_ + i * num_told_);
+        std::copy_n(from + num_told_, num_targets_, target_ + i * num_targets_);
+    }
+
+    CaseRows rows;
+
+private:
+    std::int64_t num_told_, num_targets_;
+    float *told_ = nullptr, *target_ = nullptr;
+};
+
+/// All rows that a rank has, read in the order in which they are stored and put where their ids come.
+CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& files, std::int32_t first_part, IdRange own, bool in_locked_memory)
+{
+    IdSet ids(stored.num_rows);
+    std::int64_t num_rows = 0;
+    const auto is_own = [&](std::int64_t id) { return id >= own.begin && id < own.end; };
+    for (std::size_t i = 0; i < files.size(); ++i) {
+        files[i].verify();
+        for (const auto id : files[i].rows().ids) {
+            if (id < 0 || id >= stored.num_rows) throw damaged(stored, first_part + static_cast<std::int32_t>(i), id);
+            if (!is_own(id)) continue;
+            ids.add(id);
+            ++num_rows;
+        }
+    }
+    if (ids.count() != num_rows) throw IoError("store: " + stored.folder.string() + " has rows twice. Remove the folder: it is made again from the case.");
+    RowCopy copy(stored, num_rows, in_locked_memory);
+    for (const auto& file : files) {
+        const auto& stored_rows = file.rows();
+        for (std::int64_t row = 0; row < stored_rows.num_rows(); ++row) {
+            const auto id = stored_rows.ids[row];
+            if (!is_own(id)) continue;
+            const auto place = ids.place_of(id);
+            copy.rows.ids[place] = id;
+            copy(stored_rows.row(row), place);
+        }
+    }
+    return std::move(copy.rows);
 }
 
 }  // namespace
@@ -116,46 +209,38 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowCh
 {
     const auto [first_part, end_part] = parts_of_rank(stored, rank);
     const auto own = rank.order == RowOrder::Ids ? ids_of_rank(stored, rank) : IdRange{0, stored.num_rows};
-    const StoredOrder order(stored.num_rows, stored.case_id);
     std::vector<RowFile> files;  // keeps them mapped
+    for (auto part = first_part; part < end_part; ++part) files.push_back(open_part(stored, part));
+    if (!choice) {
+        for (const auto& file : files) file.will_be_read();
+        return read_all_rows(stored, files, first_part, own, in_locked_memory);
+    }
+
     std::vector<FoundRow> found;
-    for (auto part = first_part; part < end_part; ++part) {
-        const auto& rows = files.emplace_back(open_part(stored, part)).rows();
-        if (!choice) {
-            files.back().verify();
-            if (rank.order == RowOrder::Parts) found.reserve(found.size() + static_cast<std::size_t>(rows.num_rows()));
-            for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
-                const auto row = stored_row(rows, i, stored, part);
-                if (rows.ids[row] >= own.begin && rows.ids[row] < own.end) found.emplace_back(rows.ids[row], rows.row(row));
-            }
-            continue;
-        }
-        if (choice->ranges.empty())
-            find_ids(rows, choice->ids, stored, part, found);
+    const StoredOrder order(stored.num_rows, stored.case_id);
+    std::optional<IdSet> chosen;
+    if (choice->ranges.empty()) {
+        chosen.emplace(stored.num_rows);
+        for (const auto id : choice->ids) chosen->add(id);
+    }
+    for (std::size_t i = 0; i < files.size(); ++i) {
+        const auto& rows = files[i].rows();
+        if (chosen)
+            find_ids(rows, *chosen, std::ssize(choice->ids), stored, first_part + static_cast<std::int32_t>(i), found);
         else
             find_ranges(rows, order, choice->ranges, found);
     }
-    if (choice) std::erase_if(found, [&](const FoundRow& row) { return row.first < own.begin || row.first >= own.end; });
-    if (end_part - first_part > 1 || choice) std::ranges::sort(found);
-
-    const auto num_rows = static_cast<std::int64_t>(found.size()), num_targets = stored.num_targets();
-    const auto options = at::TensorOptions(at::kFloat).pinned_memory(in_locked_memory);
-    CaseRows result{at::empty({num_rows, stored.num_inputs}, options), at::empty({num_rows, num_targets}, options), std::vector<std::int64_t>(found.size())};
-    auto* told = result.told.mutable_data_ptr<float>();
-    auto* target = result.target.mutable_data_ptr<float>();
-    auto chosen = choice ? choice->ids.begin() : std::vector<std::int64_t>::const_iterator{};
-    for (std::int64_t i = 0; i < num_rows; ++i) {
+    std::erase_if(found, [&](const FoundRow& row) { return row.first < own.begin || row.first >= own.end; });
+    std::ranges::sort(found);
+    RowCopy copy(stored, std::ssize(found), in_locked_memory);
+    auto next = choice->ids.begin();
+    for (std::int64_t i = 0; i < std::ssize(found); ++i) {
         const auto [id, values] = found[i];
-        std::copy_n(values, stored.num_inputs, told + i * stored.num_inputs);
-        std::copy_n(values + stored.num_inputs, num_targets, target + i * num_targets);
-        if (choice) {
-            while (chosen != choice->ids.end() && *chosen < id) ++chosen;  // both ascend
-            result.ids[i] = chosen - choice->ids.begin();
-        } else {
-            result.ids[i] = id;
-        }
+        copy(values, i);
+        while (next != choice->ids.end() && *next < id) ++next;  // both ascend
+        copy.rows.ids[i] = next - choice->ids.begin();
     }
-    return result;
+    return std::move(copy.rows);
 }
 
 std::vector<std::filesystem::path> files_of_rank(const StoredCase& stored, const RankOfCase& rank)

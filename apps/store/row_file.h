@@ -37,6 +37,8 @@ public:
 
     const StoredRows& rows() const { return rows_; }
 
+    void will_be_read() const { MappedFile::will_be_read(file_->bytes()); }  ///< all of it, next
+
     /// Reads all of it. @throws IoError naming the file and the section whose bytes are not those that were written.
     void verify() const;
 

@@ -4,6 +4,7 @@
 #include "partition/error.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fcntl.h>
 #include <string>
@@ -44,6 +45,14 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
     ::close(descriptor);
     if (!fault.empty()) throw IoError(begin + fault);
     return file;
+}
+
+void MappedFile::will_be_read(std::span<const std::byte> piece)
+{
+    if (piece.empty()) return;
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<std::uintptr_t>(piece.data()), first = begin / page * page;
+    ::madvise(reinterpret_cast<void*>(first), begin + piece.size() - first, MADV_WILLNEED);  // advice: whether it is taken does not matter
 }
 
 void MappedFile::release_pages() const

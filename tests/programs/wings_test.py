@@ -34,7 +34,7 @@ def dot(a, b):
     return sum(x * y for x, y in zip(a, b))
 
 
-def write_wing(path, thickness, span, angle, speed, density):
+def write_wing(path, thickness, span, angle, speed, density, ambient=0):
     """A closed wing of triangles turned inwards; returns its row of the table, with the coefficients of its fields."""
     around, along = 16, 6
     points = []
@@ -71,7 +71,7 @@ def write_wing(path, thickness, span, angle, speed, density):
                 force[k] += pressure[p] * vector[k] / 3 + shear[3 * p + k] * size
     path.write_text(
         f'<?xml version="1.0"?><VTKFile type="PolyData" version="0.1" byte_order="LittleEndian"><PolyData><Piece NumberOfPoints="{len(points)}" '
-        f'NumberOfPolys="{len(triangles)}"><PointData>{data_array("p", "Float64", 1, pressure)}{data_array("WallShear", "Float64", 3, shear)}</PointData>'
+        f'NumberOfPolys="{len(triangles)}"><PointData>{data_array("p", "Float64", 1, [p + ambient for p in pressure])}{data_array("WallShear", "Float64", 3, shear)}</PointData>'
         f'<Points>{data_array("Points", "Float64", 3, [x for place in points for x in place])}</Points><Polys>'
         f'{data_array("connectivity", "Int64", 1, [p for corners in triangles for p in corners])}'
         f'{data_array("offsets", "Int64", 1, [3 * (i + 1) for i in range(len(triangles))])}</Polys></Piece></PolyData></VTKFile>')
@@ -108,12 +108,28 @@ class Wings(Case):
             for a, b in zip(self.lines(one, "train_step"), self.lines(other, "train_step"), strict=True):
                 self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-5 * a["loss"])
 
+        self.assert_good(self.meshard("report", "runs/physical1", "-o", "report", "--nproc", 2))   # of fields at points
+        self.assertTrue(any(name.endswith("_pressure_error_dark.png") for name in self.names(self.folder / "report/pictures")))
+
         setting = [f"{name}={value:.9g}" for name, value in zip(("Ux", "Uz", "density", "S"), self.rows[3])]
         known = [word for value in setting for word in ("--set", value)]
         predict = ("predict", "runs/nondimensional1", "wings/wing_3.vtp", "-o", "out.vtp")
         self.assert_good(self.meshard(*predict, "--forces", *known))
         self.assert_fails(self.meshard(*predict, "--set", "U_x=3"), 2, "--set U_x", "it asks for", "Ux")
         self.assert_fails(self.meshard(*predict, "--set", "Uz=3"), 2, "'Ux'", "--set Ux=")
+
+    def test_may_have_pressures_above_a_vacuum(self):
+        self.assert_good(self.meshard("train", "wings.yaml", "run_id=relative", "training.max_steps=1"))
+        rows = [write_wing(self.folder / f"wings/wing_{number}.vtp", 0.06 + 0.01 * number, 2 + 0.2 * number, 0.03 * number - 0.05, 40 + 5 * number,
+                           1.1 + 0.02 * number, 101325) for number in range(8)]
+        self.assertEqual(rows, self.rows)   # a constant pressure has no force on a closed body
+        self.assert_good(self.meshard("train", "wings.yaml", "run_id=absolute", "training.max_steps=1", "data.reference.p_inf=101325"))
+        relative, absolute = self.lines("relative", "data")[0], self.lines("absolute", "data")[0]
+        for one, other in zip(relative["highest_pressure"], absolute["highest_pressure"], strict=True):
+            self.assertAlmostEqual(one, other, delta=1e-3)   # pressures are written with seven digits
+        self.assertEqual(relative["warnings"], absolute["warnings"])
+        for name in ("cd_closure", "cl_closure"):
+            self.assertLess(absolute[name]["max_abs"], 1e-3)
 
     def test_say_which_column_is_missing(self):
         (self.folder / "wings/table.csv").write_text(self.table.replace("Uz", "Uy"))

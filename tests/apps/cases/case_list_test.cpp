@@ -96,6 +96,30 @@ TEST_F(CaseListTest, ReadsTablesWithCommas)
     EXPECT_EQ(cases.train[1].number("length"), 3.0);
 }
 
+TEST_F(CaseListTest, ReadsTablesOfSpreadsheets)
+{
+    const std::string mark = "\xEF\xBB\xBF";
+    write_bytes(folder_ / "cases.csv",
+                mark + "\"id\", \"V, in m/s\" ,note\r\n\"01\",2,\"long, with \"\"quotes\"\"\"\r\n02 , \"3\" ,\r\n03,4,a 2\" pipe\r\n \r\n");
+    data_.case_tables = {"cases.csv"};
+
+    const auto cases = find_cases(data_, 0).train;
+
+    EXPECT_EQ(cases[0].number("V, in m/s"), 2);
+    EXPECT_EQ(cases[0].columns.at("note"), "long, with \"quotes\"");
+    EXPECT_EQ(cases[1].number("V, in m/s"), 3);
+    EXPECT_EQ(cases[1].columns.at("note"), "");
+    EXPECT_EQ(cases[2].columns.at("note"), "a 2\" pipe");
+
+    const auto refuses = [&](const std::string& text, const std::string& line) {
+        write_bytes(folder_ / "cases.csv", "id,note\n" + line + "\n");
+        EXPECT_TRUE(throws_with<IoError>(text, [&] { find_cases(data_, 0); }));
+    };
+    refuses("cases.csv, line 2: the quotes of value 2 do not end before the next comma", "01,\"open");
+    refuses("cases.csv, line 2: the quotes of value 2 do not end before the next comma", "01,\"a\" b");
+    refuses("line 2: 3 values under 2 names. Values with commas in them stand between quotes", "01,a, b");
+}
+
 TEST_F(CaseListTest, JoinsTablesAndTablesOfOneCaseEach)
 {
     for (const char* id : {"01", "02", "03", "04", "05"}) {
