@@ -250,6 +250,10 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     predictor.notes_ = checkpoint.notes;
     const auto [name, arguments] = architecture_of(checkpoint, file);
     const auto& entry = find_point_model(name);
+    if (entry.takes_body())
+        throw InvalidInput(file.string() + ": of its cases " + entry.class_name +
+                           " was told more than its file says: the boxes of its grids, areas in its own units, and the least and greatest values to which its "
+                           "fields were scaled. Train one here and predict with the run's folder, or take the weights to C++ (models/domino/domino.h).");
     auto known = known_arguments(entry, arguments, predictor.notes_);
     if (options.num_neighbors > 0) {
         if (!entry.defaults.contains(kNumNeighbors))

@@ -22,6 +22,12 @@ struct CaseBody {
     at::Tensor triangles;  ///< (F, 3), int64: rows of the vertices, right-handed seen from outside
 };
 
+/// All points of a case, of which others were drawn.
+struct AllPoints {
+    at::Tensor embedding, positions;  ///< (B, N, C) and (B, N, 3), as in `PointInputs`
+    at::Tensor drawn_ids;             ///< (rows), int64: global ids, in the whole case, of the points that were drawn and that this rank has
+};
+
 /// The inputs that programs pass to any model; each model uses those that its architecture takes.
 struct PointInputs {
     at::Tensor embedding;                            ///< (B, N, C): positions first, then other inputs of each point
@@ -31,6 +37,8 @@ struct PointInputs {
     std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that take one (`ModelEntry::takes_body`)
     /// Numbers of rows of the regular grid that the points make up, slowest direction first: their product is N, and points are in its order. Empty: no grid.
     std::vector<std::int64_t> grid = {};
+    /// For models that take a body, of a surface whose points were drawn: their neighbours are among all points. Null: these are all.
+    std::shared_ptr<const AllPoints> drawn_from = nullptr;
 };
 
 /// Fields of a case's two parts: undefined for the part that was not asked for.

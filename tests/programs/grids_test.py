@@ -113,6 +113,30 @@ class GridTraining(Grids):
             if "_true" in name:
                 self.assertEqual((self.folder / "report/pictures" / name).read_bytes(), (self.folder / "alone/pictures" / name).read_bytes())
 
+    def assert_shares_modes(self, name, *words):
+        shape, model = MODELS[name]
+        put_flow(self.folder, shape)
+        words = (*model, *words, "training.clip_norm=0.1")
+        self.train("one", 1, *words)
+        for num_ranks in (2, 3):
+            self.train(str(num_ranks), num_ranks, *words, "parallel.parameters=sharded")
+            self.assert_near(self.numbers(str(num_ranks)), self.numbers("one"), 1e-4)
+        of_one, of_two = (next(line for line in self.lines(run) if line["phase"] == "memory")["parameter_bytes"] for run in ("one", "2"))
+        self.assertLess(of_two, 0.7 * of_one)
+
+        self.train("parts", 3, *words, "parallel.parameters=sharded", "training.max_steps=1")
+        self.assert_good(self.meshard("train", "--resume", "runs/parts", "--nproc", 2, "training.max_steps=0"))
+        self.assert_near(self.numbers("parts")[-3:], self.numbers("one")[-3:], 1e-4)
+        found, expected = (arrays_of(self.folder / f"runs/{run}/checkpoints/last.safetensors") for run in ("parts", "one"))
+        self.assertEqual(sorted(found), sorted(expected))
+        self.assert_good(self.meshard("predict", "runs/parts", "flows/flow_1.vti", "-o", "out.vti"))
+
+    def test_shares_the_modes_of_an_fno_of_images_where_parameters_are_cut(self):
+        self.assert_shares_modes("fno2d", "training.ema=0.5")
+
+    def test_shares_the_modes_of_an_fno_of_volumes_of_which_a_rank_has_none(self):
+        self.assert_shares_modes("fno3d", "training.optimizer.name=muon")
+
     def test_tells_columns_of_the_table(self):
         put_flow(self.folder)
         (self.folder / "flows/cases.csv").write_text("id,speed\n" + "".join(f"{number},{2 + number}\n" for number in range(4)))
