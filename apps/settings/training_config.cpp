@@ -430,9 +430,6 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
     };
     require_inputs(config.data, "data.inputs");
     if (config.volume) require_inputs(*config.volume, "data.volume.inputs");
-    if (entry.hears_surface && !config.data.in_volume && config.data.num_sampled > 0)
-        refuse("data.sampling_resolution",
-               "averages over the nearest points of a surface, which are others among fewer points. Set 0; volumes may be sampled.");
     if (config.data.encoding.kind != "none") refuse("data.encoding", "encodes places itself. Set none.");
     if (config.training.augmentation.is_any())
         refuse("training.augment", "is told the body, which does not turn with the points yet. Leave training.augment out.");
@@ -856,6 +853,7 @@ TrainingRunConfig training_config(const Settings& settings)
     read_loss(settings, config, training);
     read_augmentation(settings, config, training.augmentation);
     check_body_model(config, settings);
+    config.data.knows_all_points = find_model(config.model.name).hears_surface && !config.data.in_volume;
     training.accumulate = settings.integer("training.accumulate");
     training.clip_norm = settings.number("training.clip_norm");
     training.max_skipped_steps = settings.integer("training.max_skipped_steps");

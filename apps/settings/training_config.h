@@ -98,6 +98,7 @@ struct DataConfig {
     bool shares_deviation = false;  ///< components of a vector are divided by one deviation, and keep their mean
     std::int64_t num_sampled = 0;   ///< points of a case in a training step; 0: all
     SamplingKind sampling = SamplingKind::Uniform;
+    bool knows_all_points = false;        ///< the model finds the neighbours of a surface's points among all of them (`ModelEntry::hears_surface`)
     std::int64_t num_parts = 0;           ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;         ///< folder that keeps them
     std::filesystem::path store;          ///< folder that keeps what training reads of them; empty: in that of the shards, or where that is read-only the run's

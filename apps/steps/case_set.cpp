@@ -95,10 +95,10 @@ void CaseSet::keep(bool on_device)
     is_kept_ = true;
 }
 
-/// Whether all points of the turn's case are read: those that are drawn by area are drawn from all.
+/// Whether all points of the turn's case are read: those that are drawn by area are drawn from all, and some models know all.
 bool CaseSet::reads_all(const CaseTurn& turn) const
 {
-    return turn.time == 0 || reading_.data.sampling == SamplingKind::Areas || draws_all(sampling(), num_points(turn.index));
+    return turn.time == 0 || reading_.data.sampling == SamplingKind::Areas || reading_.data.knows_all_points || draws_all(sampling(), num_points(turn.index));
 }
 
 std::optional<RowChoice> CaseSet::choice_of(const CaseTurn& turn) const

@@ -75,7 +75,7 @@ private:
     std::optional<RowChoice> choice_of(const CaseTurn& turn) const;
     CaseRows read(const CaseTurn& turn, const std::optional<RowChoice>& choice) const;
     CaseTensors tensors_of(const CaseTurn& turn, CaseRows rows) const;
-    PointSampling sampling() const { return {reading_.data.num_sampled, reading_.data.sampling}; }
+    PointSampling sampling() const { return {reading_.data.num_sampled, reading_.data.sampling, reading_.data.knows_all_points}; }
 
     std::vector<CaseSource> sources_;
     std::vector<StoredCase> stored_;

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <utility>
 
 namespace meshard {
@@ -80,13 +81,14 @@ CaseTensors sampled_case(const CaseTensors& example, const PointSampling& sampli
     const auto spec = spec_of(example.target);
     const auto& ids = spec->index_map->global_ids;
     IndexMap map{.num_global = count, .num_owned = 0, .global_ids = {}, .ghost_owners = {}};
-    std::vector<std::int64_t> rows;
+    std::vector<std::int64_t> rows, own_ids;
     auto next = drawn.begin();
     for (std::size_t row = 0; row < ids.size(); ++row) {
         next = std::lower_bound(next, drawn.end(), ids[row]);
         if (next == drawn.end()) break;
         if (*next != ids[row]) continue;
         rows.push_back(static_cast<std::int64_t>(row));
+        own_ids.push_back(ids[row]);
         map.global_ids.push_back(next - drawn.begin());
     }
     map.num_owned = static_cast<std::int32_t>(rows.size());
@@ -98,6 +100,9 @@ CaseTensors sampled_case(const CaseTensors& example, const PointSampling& sampli
     result.inputs.embedding = taken(example.inputs.embedding);
     result.inputs.positions = taken(example.inputs.positions);
     result.target = taken(example.target);
+    if (sampling.knows_all)
+        result.inputs.drawn_from =
+            std::make_shared<const AllPoints>(AllPoints{example.inputs.embedding, example.inputs.positions, at::tensor(own_ids, at::kLong)});
     return result;
 }
 

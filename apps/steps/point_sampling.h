@@ -15,6 +15,7 @@ namespace meshard {
 struct PointSampling {
     std::int64_t num_points = 0;  ///< of each case; 0, or more than a case has: all
     SamplingKind kind = SamplingKind::Uniform;
+    bool knows_all = false;  ///< the model is told of all points as well (`PointInputs::drawn_from`)
 };
 
 /// Whether all points of a case with so many take part.

@@ -143,6 +143,17 @@ at::Tensor center_of_mass(const CaseBody& body)
     return ((corners.mean(1) * areas).sum(0) / areas.sum()).to(at::kFloat);
 }
 
+/// What is told of the `count` nearest points of each query, (queries, count, numbers), where one more was found and the query may be one of them.
+at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at::Tensor& ids_of_queries, std::int64_t count)
+{
+    const auto num_queries = ids_of_queries.size(0), num_found = count + 1;
+    const auto rows = gather_neighbors(told, found).view({num_queries, num_found, told.size(-1)});
+    // Others first, in the order in which they were found.
+    const auto is_itself = (found.ids.view({num_queries, num_found}) == ids_of_queries.to(found.ids.device()).unsqueeze(1)).to(at::kInt);
+    const auto order = std::get<1>(is_itself.sort(/*stable=*/true, /*dim=*/1, /*descending=*/false)).narrow(1, 0, count);
+    return rows.gather(1, order.to(rows.device()).unsqueeze(-1).expand({-1, -1, rows.size(-1)}));
+}
+
 /// What DoMINO takes, made from points and bodies. What does not change from step to step is kept: of a body, and of points that stay in memory.
 class DominoOfCases {
 public:
@@ -267,12 +278,16 @@ private:
         surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() - normalised(surface_box_, known_of(points.body).center), positions);
         const auto count = model_->options().num_neighbors_surface - 1;
         if (count == 0) return surface;
-        if (positions.size(1) <= count)
-            throw InvalidInput("DoMINO: the surface has " + std::to_string(positions.size(1)) + " points, and a stencil takes " + std::to_string(count + 1) +
-                               ". Lower model.num_neighbors_surface.");
-        const auto places = unbind_clouds("DoMINO", "positions", positions.detach()).at(0);
-        const auto told = unbind_clouds("DoMINO", "embedding", points.embedding.detach()).at(0);
-        const auto around = gather_neighbors(told, knn(places, places, count, {.exclude_self = true})).view({-1, count, kToldOnSurface});
+        const auto* all = points.drawn_from.get();
+        const auto& all_positions = all ? all->positions : positions;
+        if (all_positions.size(1) <= count)
+            throw InvalidInput("DoMINO: the surface has " + std::to_string(all_positions.size(1)) + " points, and a stencil takes " +
+                               std::to_string(count + 1) + ". Lower model.num_neighbors_surface.");
+        const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
+        const auto told = unbind_clouds("DoMINO", "embedding", (all ? all->embedding : points.embedding).detach()).at(0);
+        const auto around =
+            all ? around_drawn(told, knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1), all->drawn_ids, count)
+                : gather_neighbors(told, knn(places, places, count, {.exclude_self = true})).view({-1, count, kToldOnSurface});
         surface.neighbors = normalised(surface_box_, as_points(around.narrow(-1, 0, 3), positions));
         surface.neighbor_normals = as_points(around.narrow(-1, 3, 3), positions);
         surface.neighbor_areas = as_points(around.select(-1, 6), positions);

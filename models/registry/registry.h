@@ -22,6 +22,12 @@ struct CaseBody {
     at::Tensor triangles;  ///< (F, 3), int64: rows of the vertices, right-handed seen from outside
 };
 
+/// All points of a case, of which others were drawn.
+struct AllPoints {
+    at::Tensor embedding, positions;  ///< (B, N, C) and (B, N, 3), as in `PointInputs`
+    at::Tensor drawn_ids;             ///< (rows), int64: global ids, in the whole case, of the points that were drawn and that this rank has
+};
+
 /// The inputs that programs pass to any model; each model uses those that its architecture takes.
 struct PointInputs {
     at::Tensor embedding;                            ///< (B, N, C): positions first, then other inputs of each point
@@ -31,6 +37,8 @@ struct PointInputs {
     std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that take one (`ModelEntry::takes_body`)
     /// Numbers of rows of the regular grid that the points make up, slowest direction first: their product is N, and points are in its order. Empty: no grid.
     std::vector<std::int64_t> grid = {};
+    /// For models that take a body, of a surface whose points were drawn: their neighbours are among all points. Null: these are all.
+    std::shared_ptr<const AllPoints> drawn_from = nullptr;
 };
 
 /// Fields of a case's two parts: undefined for the part that was not asked for.
@@ -105,7 +113,7 @@ struct ModelEntry {
     std::function<MadePartModel(const nlohmann::json& arguments)> make_of_parts = {};
 
     std::vector<std::string> told_on_surface = {};  ///< of a model that takes a body: the inputs of points of the surface, those of the volume are their places
-    bool hears_surface = false;                     ///< such a model tells a point of the surface of those near it, so that all must be there
+    bool hears_surface = false;                     ///< such a model tells a point of the surface of those near it: of drawn points `PointInputs::drawn_from` has all
     bool needs_both_parts = false;                  ///< such a model takes only cases with surface and volume
 
     /// Of a model of grids: the arguments that follow from the data.

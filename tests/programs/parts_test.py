@@ -6,7 +6,7 @@ import shutil
 
 import twins
 from evaluation_test import arrays_of
-from runner import Case
+from runner import SOURCE, Case
 
 MODEL = """{name: domino, interp_res: [16, 8, 8], processor_type: conv, base_filters: 2, base_neurons: 4, surface_box: [-1, -0.5, -0.3, 1, 0.5, 0.6],
   volume_box: [-7, -5, -1, 11, 5, 6], surface_radii: [0.3], surface_neighbors_in_radius: [8], volume_radii: [1], volume_neighbors_in_radius: [8],
@@ -165,6 +165,14 @@ class Parts(Case):
         self.assert_good(self.meshard("predict", "runs/volume", self.folder / "cases/run_6/volume_6.vtu", "--wall", self.folder / "cases/run_6/ahmed_6.stl", "-o", "new.vtu"))
         self.assertIn("velocity", arrays_of(self.folder / "new.vtu"))
 
+    def test_are_sampled_with_their_neighbours_among_all_points(self):
+        words = ("data.sampling_resolution=40", "data.sampling=areas", "training.num_epochs=1")
+        self.train("one", 1, *words)
+        self.train("on_3", 3, *words, "data.memory=0")   # cases are read anew in each step
+        self.assert_same_losses("on_3", "one", num_steps=3)
+        self.train("all", 1, "training.num_epochs=1")
+        self.assertNotAlmostEqual(self.losses("one")[0], self.losses("all")[0], delta=1e-5)
+
     def test_are_learnt(self):
         self.train("whole", 2, "training.num_epochs=25", "data.volume.sampling_resolution=0", "model.num_neighbors_volume=1", "training.optimizer.lr=0.01")
         means = [line["loss"] for line in self.lines("whole") if line["phase"] == "train"]
@@ -187,11 +195,12 @@ class Parts(Case):
                 (("data.center=bounds",), ("data.center", "differ between surface and volume")),
                 (("data.volume.fields.pressure=pMeanTrim",), ("has the name of a field of the surface",)),
                 (("~data.surface",), ("data.surface must be set",)),
-                (("data.sampling_resolution=50",), ("data.sampling_resolution", "nearest points")),
                 (("training.part_weights=[1]",), ("training.part_weights", "two numbers")),
                 (("training.exact=true",), ("training.exact does not go with",)),
                 (("model.surface_box=[0,0,0]",), ("surface_box", "lowest x, y, z")),
                 (("training.augment.mirror=y",), ("does not turn with the points",))):
             self.assert_fails(self.meshard("train", "both.yaml", *words), 2, *texts)
+        reference = SOURCE / "tests/data/fixtures/checkpoints/domino_a/model.mdlus"
+        self.assert_fails(self.meshard("predict", "--model", reference, "cases/run_1/boundary_1.vtp", "-o", "out.vtp"), 3, "the boxes around it", "run's folder")
         self.assert_fails(self.meshard("train", "both.yaml", "data.volume.files=nothing_*.vtu"), 3, "no file matches", "data.volume.files")
         self.assertFalse((self.folder / "runs").exists())

@@ -9,15 +9,19 @@ import twins
 from evaluation_test import arrays_of
 from runner import SOURCE, Case
 
-SMALL = ("model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4", "training.num_epochs=4", "training.val_interval=2", "training.ema=0",
-         "data.sampling_resolution=60")
+TRAINED = ("training.num_epochs=4", "training.val_interval=2")
+SMALL = ("model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4", *TRAINED, "training.ema=0", "data.sampling_resolution=60")
+SMALL_DOMINO = ("model.interp_res=[16,8,8]", "model.base_filters=2", "model.base_neurons=4", "model.surface_neighbors_in_radius=[4,4,4]",
+                "model.volume_neighbors_in_radius=[4,4,4,4]", "model.local_surface_neighbors=[4,4]", "model.local_volume_neighbors=[4,4]",
+                "model.num_neighbors_surface=3", "model.num_neighbors_volume=2", "model.basis_width=8", "model.position_width=8", "model.aggregation_width=8",
+                *TRAINED, "data.sampling_resolution=60", "data.volume.sampling_resolution=60", "training.precision=float32")
 
 
 class Recipe(Case):
     """A recipe's commands as its first lines give them, with a small model."""
     timeout = 300
 
-    def run_recipe(self, name, *words):
+    def run_recipe(self, name, *words, small=SMALL):
         self.root = self.folder / "data"
         getattr(twins, name)(self.root)
         recipe = SOURCE / f"apps/recipes/{name}.yaml"
@@ -28,7 +32,7 @@ class Recipe(Case):
                 subprocess.run(["sh", "-c", command[1]], cwd=self.root, check=True)
         self.assertTrue(any(line.startswith(f"#   meshard train apps/recipes/{name}.yaml data.root=") for line in lines))
         for num_ranks, run in ((1, "one"), (2, "two")):
-            self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", f"run_id={run}", *SMALL, *words, "--nproc", num_ranks,
+            self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", f"run_id={run}", *small, *words, "--nproc", num_ranks,
                                           "--accept-data"))   # the twins' coefficients are made up
         self.assert_same_losses("one", "two")
         self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", *words, "--print-config"))
@@ -88,6 +92,14 @@ class Recipes(Recipe):
         self.assertEqual([len(found[name]) for name in ("velocity", "pressure")], [3 * 216, 216])
         recipe = SOURCE / "apps/recipes/ahmed_volume.yaml"
         self.assert_fails(self.meshard("train", recipe, f"data.root={self.root}"), 2, "data.reference.U_inf must be set")
+
+    def test_of_cars_with_their_volumes(self):
+        numbers = self.run_recipe("drivaerml_domino", small=SMALL_DOMINO)
+        self.assertEqual(set(numbers["cases"][0]["fields"]), {"pressure", "wss"})
+        sources = [self.root / f"run_3/{name}" for name in ("boundary_3.vtp", "volume_3.vtu")]
+        self.assert_good(self.meshard("predict", "runs/one", *sources, "--wall", self.root / "run_3/drivaer_3.stl", "-o", "predicted"))
+        found = arrays_of(self.folder / "predicted/volume_3.vtu")
+        self.assertEqual([len(found[name]) for name in ("velocity", "volume_pressure", "viscosity")], [3 * 216, 216, 216])
 
     def test_of_aerofoils(self):
         self.run_recipe("airfrans")

@@ -2,6 +2,7 @@
 """Tiny twins of public data sets: the same folders, file names, arrays, associations and units, with a few hundred points of made-up flow."""
 import math
 import random
+import shutil
 
 from evaluation_test import arrays_of
 from samples import data_array, write_body
@@ -78,6 +79,16 @@ def drivaerml_surface(root, num_cases=12):
         (folder / f"force_mom_{number}.csv").write_text(f"Cd,Cl,Clf,Clr,Cs\n{0.28 + 0.01 * number},0.1,0.05,0.05,0.01\n")
         (folder / f"force_mom_constref_{number}.csv").write_text(f"Cd,Cl,Clf,Clr,Cs\n{0.3 + 0.01 * number},0.12,0.06,0.06,0.01\n")
         (folder / f"geo_ref_{number}.csv").write_text("lRef,aRef,forcesCoR,lRefRef,aRefRef,forcesCoRRef\n2.79,2.298,(1.402 0 -0.3176),2.78618,2.17,(1.402 0 -0.3176)\n")
+
+
+def drivaerml_domino(root):
+    """Surfaces and volumes of the same cars."""
+    drivaerml_surface(root)
+    drivaerml_volume(root / "volumes")
+    for folder in (root / "volumes").iterdir():
+        number = folder.name.removeprefix("run_")
+        (folder / f"volume_{number}.vtu").rename(root / folder.name / f"volume_{number}.vtu")
+    shutil.rmtree(root / "volumes")
 
 
 def drivaerml_volume(root, num_cases=12):
