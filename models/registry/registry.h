@@ -113,8 +113,8 @@ struct ModelEntry {
     std::function<MadePartModel(const nlohmann::json& arguments)> make_of_parts = {};
 
     std::vector<std::string> told_on_surface = {};  ///< of a model that takes a body: the inputs of points of the surface, those of the volume are their places
-    bool hears_surface = false;                     ///< such a model tells a point of the surface of those near it: of drawn points `PointInputs::drawn_from` has all
-    bool needs_both_parts = false;                  ///< such a model takes only cases with surface and volume
+    bool hears_surface = false;     ///< such a model tells a point of the surface of those near it: of drawn points `PointInputs::drawn_from` has all
+    bool needs_both_parts = false;  ///< such a model takes only cases with surface and volume
 
     /// Of a model of grids: the arguments that follow from the data.
     std::function<nlohmann::json(const GridWidths&)> grid_widths = {};
