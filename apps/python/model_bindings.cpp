@@ -86,7 +86,7 @@ private:
     struct KeptGraph {
         SpecPtr layout;  // of the nodes
         std::int64_t num_nodes;
-        std::uint32_t version;  // of the list, which counts writes to it
+        std::int64_t version;  // of the list, which counts writes to it
         MeshGraph graph;
         at::Tensor edges;
     };
