@@ -18,7 +18,7 @@
 namespace meshard {
 namespace {
 
-constexpr int kPoints = 60;
+constexpr int kCloudPoints = 60;
 const std::vector<std::int64_t> kLevels{7, 20, 41};
 constexpr std::int64_t kNear = 3;
 
@@ -27,7 +27,7 @@ using Edges = std::set<std::pair<std::int64_t, std::int64_t>>;  // target and so
 at::Tensor places()
 {
     torch::manual_seed(5);
-    return torch::rand({kPoints, 3}, torch::kDouble);
+    return torch::rand({kCloudPoints, 3}, torch::kDouble);
 }
 
 std::vector<std::int64_t> sampled(const at::Tensor& points, std::int64_t count)
@@ -78,14 +78,14 @@ TEST(MultiScaleGraph, JoinsTheNearestOfEachLevelBothWays)
     const auto points = places();
     const auto graph = multi_scale_graph(points, kLevels, kNear);
     EXPECT_EQ(graph.layout, nullptr);
-    EXPECT_EQ(edges_of(graph, torch::arange(kPoints), sampled(points, kLevels.back())), brute_force(points));
+    EXPECT_EQ(edges_of(graph, torch::arange(kCloudPoints), sampled(points, kLevels.back())), brute_force(points));
 }
 
 TEST(MultiScaleGraph, TakesAllPointsWhereALevelWantsMore)
 {
     const auto points = places();
     const auto graph = multi_scale_graph(points, {1, 10, 1000, 1000}, kNear);
-    EXPECT_TRUE(torch::equal(graph.rows, torch::arange(kPoints)));
+    EXPECT_TRUE(torch::equal(graph.rows, torch::arange(kCloudPoints)));
     EXPECT_EQ(multi_scale_graph(points, {1}, kNear).neighbors.ids.numel(), 1);  // itself
 }
 
@@ -104,7 +104,7 @@ TEST_P(MultiScaleOnRanks, HasTheEdgesSumsAndGradientsOfTheWhole)
     const auto nodes = sampled(points, kLevels.back());
     const auto whole = multi_scale_graph(points, kLevels, kNear);
     const MessageGraph graph_of_whole(whole.neighbors);
-    const auto values = torch::rand({kPoints, 2}, torch::kDouble), weights = torch::rand({static_cast<std::int64_t>(nodes.size()), 2}, torch::kDouble);
+    const auto values = torch::rand({kCloudPoints, 2}, torch::kDouble), weights = torch::rand({static_cast<std::int64_t>(nodes.size()), 2}, torch::kDouble);
     auto leaf = values.clone().requires_grad_();
     const auto heard = graph_of_whole.to_targets(graph_of_whole.from_sources(leaf.index_select(0, whole.rows)), SegmentReduction::Sum);
     (heard * weights).sum().backward();
@@ -113,7 +113,7 @@ TEST_P(MultiScaleOnRanks, HasTheEdgesSumsAndGradientsOfTheWhole)
     run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto rank = device_mesh->all().rank(), num_ranks = device_mesh->all().size();
         std::vector<int> owners;  // the first rank has no point, the last most
-        for (int i = 0; i < kPoints; ++i) owners.push_back(i % 4 == 0 ? std::min(1, num_ranks - 1) : num_ranks - 1);
+        for (int i = 0; i < kCloudPoints; ++i) owners.push_back(i % 4 == 0 ? std::min(1, num_ranks - 1) : num_ranks - 1);
         const auto map = owned(owners, rank);
         const auto ids = torch::tensor(map->global_ids, torch::kLong);
         const auto spec = shard_spec(map, device_mesh);
