@@ -252,6 +252,10 @@ std::vector<Sample> samples_by_hand()
         return Tensors{std::get<0>(at::_native_batch_norm_legit(x[0], x[1], x[2], true, 0.1, 1e-3)),
                        std::get<0>(at::_native_batch_norm_legit(x[0], x[1], x[2], a, b, true, 0.1, 1e-3))};
     });
+    add("packed sequences", {{10, 4, 3}, {4, 10, 3}}, [](auto& x) {
+        const auto lengths = at::tensor({10, 7, 7, 2}, at::kLong);
+        return Tensors{std::get<0>(at::_pack_padded_sequence(x[0], lengths, false)), std::get<0>(at::_pack_padded_sequence(x[1], lengths, true))};
+    });
     add("instance norm", {image}, [](auto& x) { return Tensors{at::instance_norm(x[0], {}, {}, {}, {}, true, 0.1, 1e-3, false)}; });
     add("group norm", {image, {4}, {4}}, [](auto& x) { return Tensors{at::group_norm(x[0], 2, x[1], x[2], 1e-3)}; });
     add("layer norm", {{2, 10, 6}, {6}, {6}},
