@@ -70,52 +70,73 @@ Fno rough_fno(const FnoOptions& options)
     return model;
 }
 
+/// A model on one rank, and what it gives: output, loss and gradients.
+struct SerialFno {
+    SerialFno(const FnoCase& fno, bool cuts_last) : model(rough_fno(fno.options))
+    {
+        std::vector<std::int64_t> shape{2, 2};
+        shape.insert(shape.end(), fno.extents.begin(), fno.extents.end());
+        dim = cuts_last ? static_cast<std::int64_t>(shape.size()) - 1 : 2;
+        grid = torch::randn(shape, torch::kDouble);
+        shape[1] = 3;
+        target = torch::randn(shape, torch::kDouble);
+        whole = grid.clone().requires_grad_();
+        output = model->forward(whole);
+        loss = mean_squared_error(output, target);
+        loss.backward();
+        for (const auto& parameter : model->parameters()) {
+            if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
+        }
+    }
+
+    /// A rank's part of the model's work in this cut: expects output, loss and the gradient of the grid to be the same, and leaves those of the parameters.
+    void expect_same_of(Fno& cut, const std::shared_ptr<const DeviceMesh>& device_mesh) const
+    {
+        const auto strips = test::slabs_of_ranks(static_cast<int>(device_mesh->num_ranks()));
+        const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(strips, dim)[device_mesh->all().rank()].clone(); };
+        const auto local = own(grid).requires_grad_();
+        const auto found = cut->forward(from_local(local, device_mesh, {Shard(dim)}));
+        const auto found_loss = mean_squared_error(found, from_local(own(target), device_mesh, {Shard(dim)}));
+        found_loss.backward();
+        test::expect_near("output", full_tensor(found).detach(), output.detach(), 1e-12 * test::largest(output));
+        EXPECT_NEAR(found_loss.item<double>(), loss.item<double>(), 1e-12);
+        test::expect_near("input", local.grad(), own(whole.grad()), 1e-12 * test::largest(whole.grad()));
+    }
+
+    Fno model;
+    std::int64_t dim = 0;  // that is cut
+    at::Tensor grid, target, whole, output, loss;
+    double largest_gradient = 0;
+};
+
+/// On a rank: the same model with the values of `serial` on the first rank, from which the others get theirs.
+Fno cut_fno(const FnoCase& fno, const SerialFno& serial, MemoryMode memory, std::int64_t rank)
+{
+    Fno model(fno.options);
+    model->to(torch::kDouble);
+    if (rank == 0) test::copy_parameters(*serial.model, *model);
+    model->set_memory(memory);
+    return model;
+}
+
 class ShardedFno : public testing::TestWithParam<std::tuple<FnoCase, int, bool>> {};
 
 TEST_P(ShardedFno, EqualsSerial)
 {
     const auto& [fno, num_ranks, cuts_last] = GetParam();
-    auto serial = rough_fno(fno.options);
-    std::vector<std::int64_t> shape{2, 2};
-    shape.insert(shape.end(), fno.extents.begin(), fno.extents.end());
-    const auto dim = cuts_last ? static_cast<std::int64_t>(shape.size()) - 1 : 2;
-    const auto grid = torch::randn(shape, torch::kDouble);
-    shape[1] = 3;
-    const auto target = torch::randn(shape, torch::kDouble);
-    const auto whole = grid.clone().requires_grad_();
-    const auto expected = serial->forward(whole);
-    ASSERT_EQ(expected.sizes(), target.sizes());
-    const auto expected_loss = mean_squared_error(expected, target);
-    expected_loss.backward();
-    double largest_gradient = 0;
-    for (const auto& parameter : serial->parameters()) {
-        if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
-    }
-    const auto strips = test::slabs_of_ranks(num_ranks);
+    const SerialFno serial(fno, cuts_last);
+    ASSERT_EQ(serial.output.sizes(), serial.target.sizes());
 
     for (const auto memory : {MemoryMode::Stored, MemoryMode::Recomputed}) {
         run_ranks(num_ranks, [&, &fno = fno](std::shared_ptr<const DeviceMesh> device_mesh) {
-            const auto rank = device_mesh->all().rank();
-            const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(strips, dim)[rank].clone(); };
-            Fno model(fno.options);
-            model->to(torch::kDouble);
-            if (rank == 0) test::copy_parameters(*serial, *model);  // the others get theirs from `replicate`
-            model->set_memory(memory);
+            auto model = cut_fno(fno, serial, memory, device_mesh->all().rank());
             const auto replicated = replicate(*model, device_mesh);
-            const auto local = own(grid).requires_grad_();
-
-            const auto output = model->forward(from_local(local, device_mesh, {Shard(dim)}));
-            const auto loss = mean_squared_error(output, from_local(own(target), device_mesh, {Shard(dim)}));
-            loss.backward();
-
-            test::expect_near("output", full_tensor(output).detach(), expected.detach(), 1e-12 * test::largest(expected));
-            EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), 1e-12);
-            test::expect_near("input", local.grad(), own(whole.grad()), 1e-12 * test::largest(whole.grad()));
+            serial.expect_same_of(model, device_mesh);
             const auto parameters = model->named_parameters();
-            for (const auto& item : serial->named_parameters()) {
+            for (const auto& item : serial.model->named_parameters()) {
                 const auto& gradient = item.value().grad();
                 ASSERT_EQ(gradient.defined(), parameters[item.key()].grad().defined()) << item.key();
-                if (gradient.defined()) test::expect_near(item.key(), parameters[item.key()].grad(), gradient, 1e-11 * largest_gradient);
+                if (gradient.defined()) test::expect_near(item.key(), parameters[item.key()].grad(), gradient, 1e-11 * serial.largest_gradient);
             }
         });
     }
@@ -133,45 +154,18 @@ class SharedModes : public testing::TestWithParam<std::tuple<FnoCase, int, bool>
 TEST_P(SharedModes, EqualSerial)
 {
     const auto& [fno, num_ranks, cuts_last] = GetParam();
-    auto serial = rough_fno(fno.options);
-    std::vector<std::int64_t> shape{2, 2};
-    shape.insert(shape.end(), fno.extents.begin(), fno.extents.end());
-    const auto dim = cuts_last ? static_cast<std::int64_t>(shape.size()) - 1 : 2;
-    const auto grid = torch::randn(shape, torch::kDouble);
-    shape[1] = 3;
-    const auto target = torch::randn(shape, torch::kDouble);
-    const auto whole = grid.clone().requires_grad_();
-    const auto expected = serial->forward(whole);
-    const auto expected_loss = mean_squared_error(expected, target);
-    expected_loss.backward();
-    double largest_gradient = 0;
-    for (const auto& parameter : serial->parameters()) {
-        if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
-    }
-    const auto strips = test::slabs_of_ranks(num_ranks);
+    const SerialFno serial(fno, cuts_last);
     const auto extents = even_extents(fno.options.num_fno_modes.back(), num_ranks);
 
     for (const auto memory : {MemoryMode::Stored, MemoryMode::Recomputed}) {
         run_ranks(num_ranks, [&, &fno = fno](std::shared_ptr<const DeviceMesh> device_mesh) {
             const auto rank = device_mesh->all().rank();
-            const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(strips, dim)[rank].clone(); };
-            Fno model(fno.options);
-            model->to(torch::kDouble);
-            if (rank == 0) test::copy_parameters(*serial, *model);
-            model->set_memory(memory);
+            auto model = cut_fno(fno, serial, memory, rank);
             const auto kept = share_modes(*model, device_mesh->num_ranks());
             ASSERT_EQ(kept.size(), device_mesh->num_ranks() == 1 ? 0 : fno.options.num_fno_layers << (fno.options.dimension - 1));
             const auto sharded = fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = kept});
-            const auto local = own(grid).requires_grad_();
-
-            const auto output = model->forward(from_local(local, device_mesh, {Shard(dim)}));
-            const auto loss = mean_squared_error(output, from_local(own(target), device_mesh, {Shard(dim)}));
-            loss.backward();
-
-            test::expect_near("output", full_tensor(output).detach(), expected.detach(), 1e-12 * test::largest(expected));
-            EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), 1e-12);
-            test::expect_near("input", local.grad(), own(whole.grad()), 1e-12 * test::largest(whole.grad()));
-            const auto gradients = serial->named_parameters();
+            serial.expect_same_of(model, device_mesh);
+            const auto gradients = serial.model->named_parameters();
             const auto names = sharded.local_parameter_names();
             for (std::size_t i = 0; i < names.size(); ++i) {
                 const auto& part = sharded.local_parameters()[i];
@@ -182,7 +176,7 @@ TEST_P(SharedModes, EqualSerial)
                 }
                 ASSERT_TRUE(part.grad().defined()) << names[i];
                 const auto sum = full_tensor(sharded.as_shard(i, part.grad()));
-                test::expect_near(names[i], sum.view(gradient.sizes()), gradient, 1e-11 * largest_gradient);
+                test::expect_near(names[i], sum.view(gradient.sizes()), gradient, 1e-11 * serial.largest_gradient);
             }
             for (const auto& [name, value] : sharded.full_parameters()) test::expect_near(name, value, gradients[name].detach(), 0);
         });
