@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "models/grids/figconv_options.h"
+
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace meshard {
+
+// Layers of FIGConvUNet, with the names of parameters that its checkpoints have.
+
+/// cos and sin of 2 pi 2^k s / range for k < width / 2, the cosines of a coordinate first, coordinates one after the other: (..., d) to (..., d width).
+torch::Tensor wave_encoding(const torch::Tensor& positions, std::int64_t width, double range);
+
+/// Cut or filled with zeros at the end to the size of `like`, along the last two dimensions of four.
+torch::Tensor fitted(torch::Tensor image, const torch::Tensor& like);
+
+/// A module that holds another one under a name: for the names of parameters.
+std::shared_ptr<torch::nn::Module> holder(const char* name, const std::shared_ptr<torch::nn::Module>& module);
+
+/// GELU(LN(fc2(GELU(LN(fc1 x)))) + shortcut x).
+class ShortcutMlp : public torch::nn::Module {
+public:
+    ShortcutMlp(std::int64_t in, std::int64_t out);
+
+    torch::Tensor forward(const torch::Tensor& x) { return finished(fc1_(x), shortcut_(x)); }
+
+    /// The same for edges whose inputs are a row of the source, a row of the target and numbers of their own, one behind the other: rows of sources and targets
+    /// meet the first layers before they are gathered, since each has many edges.
+    /// @param own   (edges, ...), undefined if edges have no numbers of their own
+    torch::Tensor of_edges(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets, const torch::Tensor& to,
+                           const torch::Tensor& own);
+
+private:
+    torch::Tensor finished(const torch::Tensor& hidden, const torch::Tensor& beside);
+
+    std::int64_t out_;
+    torch::nn::Linear fc1_{nullptr}, fc2_{nullptr}, shortcut_{nullptr};
+    torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
+};
+
+/// Messages along the pairs of points and vertices, in one direction.
+class FigConvMessages : public torch::nn::Module {
+public:
+    FigConvMessages(std::int64_t sources, std::int64_t targets, std::int64_t channels, const FigConvUNetOptions& options);
+
+    /// (edges, C) @param offsets   positions of sources less those of targets, (edges, 3)
+    torch::Tensor messages(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets, const torch::Tensor& to,
+                           const torch::Tensor& offsets) const;
+
+    /// From `edge_sums`, (..., width), to (..., C).
+    torch::Tensor finished(const torch::Tensor& sums) const;
+
+private:
+    const FigConvUNetOptions options_;
+    std::int64_t channels_;
+    std::shared_ptr<ShortcutMlp> edges_, out_;
+};
+
+/// Two convolutions beside a shortcut, on one plane, (B, C, rows, columns).
+class FigConvPlaneBlock : public torch::nn::Module {
+public:
+    enum class Step { Halves, Keeps, Doubles, KeepsTransposed };
+
+    FigConvPlaneBlock(std::int64_t in, std::int64_t out, std::int64_t kernel, Step step);
+
+    torch::Tensor forward(const torch::Tensor& image);
+
+private:
+    torch::nn::AnyModule conv1_, conv2_, shortcut_;
+    torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
+};
+
+/// A plane as one row: (B, C, rows, columns) to (B, out).
+class FigConvPlanePool : public torch::nn::Module {
+public:
+    /// @param type   `max`, `mean` or `attention`
+    FigConvPlanePool(std::int64_t in, std::int64_t out, std::string type);
+
+    torch::Tensor forward(const torch::Tensor& image);
+
+private:
+    std::string type_;
+    torch::nn::Conv2d conv_{nullptr};
+    torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+    torch::nn::LayerNorm norm_{nullptr};
+};
+
+/// GELU(LN(linear x)) without a bias.
+class FigConvLinearBlock : public torch::nn::Module {
+public:
+    FigConvLinearBlock(std::int64_t in, std::int64_t out);
+
+    torch::Tensor forward(const torch::Tensor& x);
+
+private:
+    torch::nn::Linear linear_{nullptr};
+    torch::nn::LayerNorm norm_{nullptr};
+};
+
+/// GELU(LN(linear(GELU(LN(linear x)))) + shortcut x).
+class FigConvResidualBlock : public torch::nn::Module {
+public:
+    FigConvResidualBlock(std::int64_t in, std::int64_t out);
+
+    torch::Tensor forward(const torch::Tensor& x);
+
+private:
+    torch::nn::Linear first_{nullptr}, second_{nullptr}, shortcut_{nullptr};
+    torch::nn::LayerNorm first_norm_{nullptr}, second_norm_{nullptr};
+};
+
+}  // namespace meshard
