@@ -33,14 +33,14 @@ View view_from_name(std::string_view name);
 enum class Theme : std::uint8_t { Light, Dark };
 
 struct RenderOptions {
-    std::string color_by;                        ///< cell or point array; empty: plain grey
-    std::string component;                       ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
-    std::optional<std::array<double, 2>> range;  ///< of the colours; else the lowest and highest value seen, without
-                                                 ///< the outer 0.5 % on each side where these take up most of the range
+    std::string color_by = {};                        ///< cell or point array; empty: plain grey
+    std::string component = {};                       ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
+    std::optional<std::array<double, 2>> range = {};  ///< of the colours; else the lowest and highest value seen, without
+                                                      ///< the outer 0.5 % on each side where these take up most of the range
     View view = View::Iso;
     std::int32_t width = 1280;
     std::int32_t height = 800;
-    std::string title;  ///< empty: the array's name
+    std::string title = {};  ///< empty: the array's name
 };
 
 /// Draws a surface, or the outer surface of a volume, or the points of a cloud, to a PNG file. Needs no display.

@@ -42,13 +42,13 @@ inline std::shared_ptr<RowNoise> rows_of(const SharedNoise& noise)
 }
 
 struct SliceOptions {
-    std::int64_t dim = 0;            ///< channels of the points, C
-    std::int64_t num_heads = 1;      ///< H
-    std::int64_t head_dim = 1;       ///< D
-    std::int64_t num_slices = 1;     ///< S
-    bool plus = false;               ///< Transolver++: a temperature for each point, noise, and one projection instead of two
-    std::vector<std::int64_t> grid;  ///< extents of a grid whose points come in row-major order; empty for points in any order
-    SharedNoise noise;               ///< for Transolver++ and dropout; null for neither
+    std::int64_t dim = 0;                 ///< channels of the points, C
+    std::int64_t num_heads = 1;           ///< H
+    std::int64_t head_dim = 1;            ///< D
+    std::int64_t num_slices = 1;          ///< S
+    bool plus = false;                    ///< Transolver++: a temperature for each point, noise, and one projection instead of two
+    std::vector<std::int64_t> grid = {};  ///< extents of a grid whose points come in row-major order; empty for points in any order
+    SharedNoise noise = {};               ///< for Transolver++ and dropout; null for neither
     bool authors_constants =
         false;  ///< constants of the paper's code instead of PhysicsNeMo's: 1e-5 added to a slice's weight; temperature not bounded, on grids within 0.1 to 5
 };
