@@ -13,10 +13,10 @@ class Module;
 namespace meshard {
 
 struct ReplicateOptions {
-    std::int64_t bucket_bytes = 25 << 20;  ///< gradients are reduced in messages of about this size
-    bool broadcast_at_start = true;        ///< parameters and buffers become those of the source rank
-    bool verify_at_start = false;          ///< instead: they are checked to be those of the source rank, bit by bit; nothing changes
-    int source_rank = 0;                   ///< within the device mesh
+    std::int64_t bucket_bytes = 4 << 20;  ///< gradients are reduced in messages of about this size
+    bool broadcast_at_start = true;       ///< parameters and buffers become those of the source rank
+    bool verify_at_start = false;         ///< instead: they are checked to be those of the source rank, bit by bit; nothing changes
+    int source_rank = 0;                  ///< within the device mesh
 };
 
 class NoSync;

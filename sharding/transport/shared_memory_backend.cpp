@@ -173,6 +173,9 @@ public:
         return work;
     }
 
+    /// The same for a collective of so many bytes. A large one goes on while the program computes.
+    c10::intrusive_ptr<Work> submit(std::unique_ptr<RingCollective> collective, std::size_t bytes);
+
 private:
     /// Advances every backend as far as possible; true if `work` is done then.
     static bool progresses_to(const SharedMemoryWork& work)
@@ -232,9 +235,17 @@ bool SharedMemoryWork::wait(std::chrono::milliseconds timeout)
     return true;
 }
 
+c10::intrusive_ptr<Work> SharedMemoryBackend::submit(std::unique_ptr<RingCollective> collective, std::size_t bytes)
+{
+    constexpr std::size_t kCarriedOn = std::size_t{256} << 10;  // smaller ones are not worth waking the progress thread
+    auto work = submit(std::move(collective));
+    if (bytes >= kCarriedOn) progress_thread().wake();
+    return work;
+}
+
 c10::intrusive_ptr<Work> SharedMemoryBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options)
 {
-    return submit(ring_all_reduce(rings_, tensors[0], options.reduceOp.op_));
+    return submit(ring_all_reduce(rings_, tensors[0], options.reduceOp.op_), tensors[0].nbytes());
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options)
@@ -254,7 +265,7 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at:
     const auto read = [sent = in.contiguous().cpu()](std::int64_t begin, std::int64_t count, char* to) {
         std::memcpy(to, static_cast<const char*>(sent.const_data_ptr()) + begin, static_cast<std::size_t>(count));
     };
-    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read));
+    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read), std::max(out.nbytes(), in.nbytes()));
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
@@ -267,7 +278,7 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, cons
         auto read = [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) { sent.read(begin, count, to); };
         exchange = ring_all_to_all(rings_, received, receive_bytes, send_bytes, std::move(read));
     }
-    const auto work = submit(std::move(exchange));
+    auto work = submit(std::move(exchange));
     if (!work->isCompleted()) progress_thread().wake();
     return work;
 }

@@ -55,22 +55,30 @@ class StandIn(Case):
         self.assert_good(self.on_device("train", "--resume", "runs/parts", "training.max_steps=4", "--nproc", 2))
         self.assert_near(self.losses("parts")[-1:], self.losses("whole")[-1:])
 
-    def test_copies_and_waits_in_a_step_are_those_of_its_loss(self):
-        def counts(num_steps):
-            report = self.folder / f"report{num_steps}"
-            self.assert_good(self.on_device("train", "car.yaml", f"run_id=steps{num_steps}", "training.num_epochs=1", f"training.max_steps={num_steps}",
-                                            MESHARD_STANDIN_REPORT=str(report)))
-            found = collections.Counter()
-            for line in report.read_text().splitlines():
-                _, what, operator, number = line.split()
-                found[what, operator] += int(number)
-            return found
+    def counts(self, num_steps, *words, num_ranks=1):
+        """What a run of so many steps asks of its devices."""
+        name = f"steps{num_steps}of{num_ranks}{len(words)}"
+        report = self.folder / name
+        self.assert_good(self.on_device("train", "car.yaml", f"run_id={name}", "training.num_epochs=1", f"training.max_steps={num_steps}", *words,
+                                        "--nproc", num_ranks, MESHARD_STANDIN_REPORT=str(report)))
+        found = collections.Counter()
+        for line in report.read_text().splitlines():
+            _, what, operator, number = line.split()
+            found[what, operator] += int(number)
+        return found
 
-        few, more = counts(2), counts(3)
-        more.subtract(few)
-        self.assertGreater(sum(number for (what, _), number in more.items() if what == "launch"), 10)
-        waits = {key: number for key, number in more.items() if key[0] != "launch" and number}
-        self.assertEqual(waits, {("copy", "copy_to_host_late"): 1, ("sync", "synchronize_event"): 2})
+    def of_one_step(self, *words, num_ranks=1, after=2):
+        more = self.counts(after + 1, *words, num_ranks=num_ranks)
+        more.subtract(self.counts(after, *words, num_ranks=num_ranks))
+        return {key: number for key, number in more.items() if number}
+
+    def test_copies_and_waits_in_a_step_are_those_of_its_loss(self):
+        for num_ranks in (1, 2):
+            found = self.of_one_step(num_ranks=num_ranks)
+            self.assertGreater(sum(number for (what, _), number in found.items() if what == "launch"), 10)
+            waits = {key: number for key, number in found.items() if key[0] != "launch"}
+            # On each rank; sums over the ranks, of gradients too, are no waits of the host.
+            self.assertEqual(waits, {("copy", "copy_to_host_late"): num_ranks, ("sync", "synchronize_event"): 2 * num_ranks})
 
     def test_does_not_begin_where_another_rank_computes_on_the_cpu(self):
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -169,6 +169,26 @@ TEST(Replicate, SendsEveryGradientOnce)
     });
 }
 
+/// The last layer's gradients are on their way when backward comes to the layer before.
+TEST(Replicate, SendsGradientsWhileBackwardStillRuns)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto net = small_network(0);
+        const auto replicated = replicate(*net, mesh, {.bucket_bytes = 1});
+        const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
+        const auto hidden = net[1]->template as<torch::nn::Tanh>()->forward(net[0]->template as<torch::nn::Linear>()->forward(x));
+        std::int64_t num_sent = -1;
+        hidden.register_hook([&](const at::Tensor&) { num_sent = mesh->counter().num_calls(); });
+        const auto loss = net[2]->template as<torch::nn::Linear>()->forward(hidden).pow(2).mean();
+        mesh->counter().reset();
+
+        loss.backward();
+
+        EXPECT_EQ(num_sent, 2);  // of the last layer's weight and bias
+        EXPECT_EQ(mesh->counter().num_calls(), 4);
+    });
+}
+
 TEST(Replicate, LeavesUnusedParametersWithoutGradient)
 {
     run_ranks(2, [](const auto& mesh) {

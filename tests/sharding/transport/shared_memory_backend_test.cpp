@@ -204,6 +204,31 @@ TEST(SharedMemoryBackend, KeepsStartedCollectivesApartWhateverIsWaitedForFirst)
     });
 }
 
+/// Both ranks start a sum and an exchange, each larger than the rings, and call nothing until the numbers are there.
+TEST(SharedMemoryBackend, CarriesOnWhileTheProgramComputes)
+{
+    constexpr std::int64_t n = 3'000'000;
+    run_backends(2, [&](c10d::Backend& backend, int rank) {
+        std::vector<at::Tensor> sums{at::full({n}, 1.0F + static_cast<float>(rank))};
+        auto sent = at::full({2 * n}, 5.0F + static_cast<float>(rank)), received = at::zeros({2 * n});
+        std::vector<std::int64_t> counts{n, n};
+        const auto reduction = backend.allreduce(sums, {});
+        const auto exchange = backend.alltoall_base(received, sent, counts, counts, {});
+        const auto last_number = [](const at::Tensor& tensor) {
+            return *static_cast<const volatile float*>(tensor.const_data_ptr<float>() + tensor.numel() - 1);
+        };
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while ((last_number(sums[0]) != 3 || last_number(received) != 6) && std::chrono::steady_clock::now() < deadline)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_EQ(last_number(sums[0]), 3);
+        EXPECT_EQ(last_number(received), 6);
+        reduction->wait();
+        exchange->wait();
+        EXPECT_TRUE(at::equal(sums[0], at::full({n}, 3.0F)));
+        EXPECT_TRUE(at::equal(received, at::cat({at::full({n}, 5.0F), at::full({n}, 6.0F)})));
+    });
+}
+
 TEST(SharedMemoryBackend, TellsWhenRanksCallDifferentCollectives)
 {
     run_backends(2, [](c10d::Backend& backend, int rank) {
