@@ -177,6 +177,7 @@ public:
     void finish();
 
 private:
+    void check_measures(std::size_t part) const;
     void check_data(const TrainingStart& start, std::size_t part);
     void prepare_part(std::size_t part, const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
     void make_model();
@@ -320,6 +321,7 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
                             : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = part.stored->train.channels();
     part.validation.emplace(part.data, channels, config_.forces, part.cases, names_of_coefficients(config_.training.coefficient_weights));
+    if (!part.data.is_grid) check_measures(index);
     if (!part.data.is_grid) check_data(start, index);
     for (const auto& source : part.cases.all()) part.scalings[source.id] = field_scaling(part.data, channels, source);
     const auto statistics = target_statistics(part.stored->train, config_.training.exact, part.scalings);
@@ -330,6 +332,32 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
         tell_of_case(bounds, part.data, part.stored->train.sources()[i]);
         part.ranges.add(bounds);
     }
+}
+
+/// Before the first step: the cases have the areas or volumes by which their points are to be drawn or to count.
+void Run::check_measures(std::size_t index) const
+{
+    const auto& stored = *parts_[index].stored;
+    const auto& data = parts_[index].data;
+    const auto& training = config_.training;
+    const auto require = [](const CaseSet& cases, const char* key, bool takes_areas, bool takes_volumes) {
+        for (std::int64_t i = 0; i < cases.size(); ++i) {
+            const auto& measures = cases.measures(i);
+            const bool is_of_kind = (takes_areas && measures.kind == MeasureKind::Areas) || (takes_volumes && measures.kind == MeasureKind::Volumes);
+            if (is_of_kind && !measures.blocks.empty()) continue;
+            const std::string wanted = takes_areas && takes_volumes ? "areas or volumes" : takes_volumes ? "volumes" : "areas";
+            std::string found = "its cells have neither areas nor volumes";
+            if (measures.kind != MeasureKind::None) found = std::string("its cells have ") + name_of(measures.kind);
+            if (is_of_kind) found = "all its " + wanted + " are 0";
+            throw InvalidInput("case " + cases.id(i) + ": " + key + " goes by " + wanted + ", and " + found + ". Set another, or leave the case out.");
+        }
+    };
+    if (config_.weighs_points(index)) {
+        const bool takes_areas = training.weighs_areas && index == 0, takes_volumes = training.weighs_volumes && (index == 1 || !config_.volume);
+        for (const auto* cases : {&stored.train, &stored.val, &stored.test}) require(*cases, "training.point_weights", takes_areas, takes_volumes);
+    }
+    if (index == 0 && training.has_forces()) require(stored.train, "training.force_weights", true, false);
+    if (data.num_sampled > 0 && data.sampling == SamplingKind::Areas) require(stored.train, "data.sampling", true, false);
 }
 
 /// What the cases say of themselves before anything is learnt from them. A run that goes on has been let pass when it began.
@@ -421,11 +449,9 @@ at::Tensor Run::loss_of(const CasePrediction& prediction, const Example& example
 at::Tensor Run::loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const
 {
     const auto& part = parts_[index];
-    const bool weighs_areas = config_.training.weigh_areas && part.data.tells("areas");
-    const auto areas = weighs_areas ? example.inputs.embedding.narrow(-1, first_channel(part.data, "areas"), 1) : at::Tensor();
     const auto& scaling = part.scalings.at(example.id);
     const auto target = part.normalizer.normalize(scaling.without_unit(example.target));
-    const auto loss = part.loss(prediction, target, areas);
+    const auto loss = part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
     if (index > 0 || !force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
     const auto difference = (prediction - target) * part.normalizer.std;
     return loss + (*force_term_)(scaling.scale.defined() ? difference * scaling.scale : difference, example);
@@ -1020,7 +1046,8 @@ FieldErrors Run::errors(CaseSet RunCases::* of_split, const std::string& split)
             const auto& points = example[p];
             const auto& scaling = part.scalings.at(points.id);
             const auto physical = scaling.physical(part.normalizer.denormalize(prediction.fields[p])), guess = scaling.physical(part.training_mean);
-            part.validation->add(static_cast<std::size_t>(i), points, part.stored->shards.at(points.id), physical, guess, *domain_);
+            const auto volumes = part.data.is_grid ? at::Tensor() : (*part.stored.*of_split).volumes(i, spec_of(points.target)->index_map->global_ids);
+            part.validation->add(static_cast<std::size_t>(i), points, part.stored->shards.at(points.id), volumes, physical, guess, *domain_);
             if (p == 0 && coefficient_targets_) {
                 part.validation->add_of_head(static_cast<std::size_t>(i),
                                              physical_coefficients(prediction.coefficients, coefficient_targets_->means(), coefficient_targets_->deviations()));

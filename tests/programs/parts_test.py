@@ -131,9 +131,10 @@ class Parts(Case):
             numbers = json.loads((self.folder / f"runs/both/{folder}/evaluation.json").read_text())
             judged.update(numbers["cases"][0]["fields"])
         self.assertEqual(set(judged), {"pressure", "wss", "velocity", "volume_pressure"})
-        of_run = next(line for line in self.lines("both") if line["phase"] == "test")["metrics"]
-        for name, values in of_run.items():   # the run read shards, `evaluate` the files
-            self.assertAlmostEqual(judged[name]["rel_l2"], values["rel_l2"], delta=1e-4 * values["rel_l2"])
+        of_run = next(line for line in self.lines("both") if line["phase"] == "test")["errors"]
+        for name, values in of_run.items():   # the run read shards and, of the volume, the store's volumes of cells; `evaluate` reads the files
+            for metric in ("rel_l2", "rel_l2_area"):
+                self.assertAlmostEqual(judged[name][metric], values[metric], delta=1e-4 * values[metric])
 
         sources = [self.folder / "cases/run_6/boundary_6.vtp", self.folder / "cases/run_6/volume_6.vtu"]
         wall = self.folder / "cases/run_6/ahmed_6.stl"
@@ -166,7 +167,7 @@ class Parts(Case):
         self.assertIn("velocity", arrays_of(self.folder / "new.vtu"))
 
     def test_are_sampled_with_their_neighbours_among_all_points(self):
-        words = ("data.sampling_resolution=40", "data.sampling=areas", "training.num_epochs=1")
+        words = ("data.sampling_resolution=40", "data.sampling=areas", "training.point_weights=[areas, volumes]", "training.num_epochs=1")
         self.train("one", 1, *words)
         self.train("on_3", 3, *words, "data.memory=0")   # cases are read anew in each step
         self.assert_same_losses("on_3", "one", num_steps=3)
