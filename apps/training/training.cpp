@@ -64,6 +64,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92BA72F3D8DD7;
 
 constexpr double kMuchWaiting = 0.05;  // share of the steps' time
+constexpr double kMuchWider = 3;       // deviation of a field in one data set over that in another
 
 // In checkpoints: what is drawn in a step is a function of the seed, the step and the data group, so that there is no state to keep.
 constexpr const char* kDrawsOfSteps = "of each step";
@@ -79,6 +80,14 @@ std::string formatted(const char* format, Values... values)
     char text[256];
     std::snprintf(text, sizeof text, format, values...);
     return text;
+}
+
+/// Of each channel, unbiased.
+std::vector<double> deviations_of(const ChannelStatistics& statistics)
+{
+    auto deviations = statistics.squared_differences();
+    for (auto& value : deviations) value = std::sqrt(value / static_cast<double>(std::max<std::int64_t>(1, statistics.num_rows() - 1)));
+    return deviations;
 }
 
 /// Exact mode, where it is asked for, as long as this lives. In one thread: where threads share out an operator, LibTorch's vector code ends and its
@@ -144,10 +153,11 @@ struct CasePart {
     DataConfig data;
     CaseLists cases;
     std::optional<RunCases> stored;
-    std::optional<CaseSequence> fed;               // the training cases, in the order of the steps
-    std::map<std::string, FieldScaling> scalings;  // by case id
-    Normalizer normalizer;                         // of the fields without their units
-    at::Tensor training_mean;                      // of these: the normaliser's, but where vectors keep their mean
+    std::optional<CaseSequence> fed;                   // the training cases, in the order of the steps
+    std::map<std::string, FieldScaling> scalings;      // by case id
+    Normalizer normalizer;                             // of the fields without their units
+    at::Tensor training_mean;                          // of these: the normaliser's, but where vectors keep their mean
+    std::map<std::string, ChannelStatistics> of_sets;  // of each of several data sets, to be told only: models know one
     InputRanges ranges;
     FieldLoss loss;
     std::optional<Validation> validation;
@@ -174,6 +184,7 @@ public:
     void test();
     void describe();
     void print_plan() const;
+    void say_scales_of_sets(const CasePart& part);
     void finish();
 
 private:
@@ -327,6 +338,7 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
     const auto statistics = target_statistics(part.stored->train, config_.training.exact, part.scalings);
     part.normalizer = statistics.normalizer(shared_vectors(part.data, channels));
     part.training_mean = statistics.normalizer().mean;
+    part.of_sets = statistics_of_sets(part.stored->train, part.scalings);
     for (std::int64_t i = 0; i < part.stored->train.size(); ++i) {
         PointInputs bounds{.embedding = part.stored->train.input_bounds(i), .positions = {}, .constants = {}, .time = {}};
         tell_of_case(bounds, part.data, part.stored->train.sources()[i]);
@@ -518,6 +530,15 @@ void Run::describe()
         line["mean"].push_back(normalizer.mean[c].item<double>());
         line["std"].push_back(normalizer.std[c].item<double>());
     }
+    for (const auto& part : parts_) {
+        for (const auto& [set, of_set] : part.of_sets) {
+            const Json mean = of_set.mean(), deviations = deviations_of(of_set);
+            for (std::size_t c = 0; c < mean.size(); ++c) {
+                line["sets"][set]["mean"].push_back(mean[c]);
+                line["sets"][set]["std"].push_back(deviations[c]);
+            }
+        }
+    }
     line["shards_per_case"] = stored().num_parts;
     line["seconds"] = seconds_in_preparation_;
     log_.record(line);
@@ -537,6 +558,7 @@ void Run::describe()
                            static_cast<long long>(num_cases_), name.c_str(), static_cast<long long>(count)));
     }
 
+    for (const auto& part : parts_) say_scales_of_sets(part);
     for (std::size_t part = 0; part < findings_.size(); ++part) {
         const auto& findings = findings_[part];
         if (!findings.numbers.empty()) {
@@ -576,6 +598,28 @@ void Run::describe()
     if (steps_done_ >= num_steps_limit()) {
         log_.say(formatted("all %lld steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more",
                            static_cast<long long>(num_steps_limit())));
+    }
+}
+
+/// Where all sets are scaled by one deviation that fits some of them badly.
+void Run::say_scales_of_sets(const CasePart& part)
+{
+    std::size_t first = 0;
+    for (std::size_t f = 0; f < part.data.fields.size(); ++f) {
+        const auto count = static_cast<std::size_t>(part.stored->train.channels()[f]);
+        std::pair<double, std::string> least{std::numeric_limits<double>::infinity(), ""}, most{0, ""};
+        for (const auto& [set, of_set] : part.of_sets) {
+            const auto deviations = deviations_of(of_set);
+            const auto size =
+                *std::max_element(deviations.begin() + static_cast<std::ptrdiff_t>(first), deviations.begin() + static_cast<std::ptrdiff_t>(first + count));
+            least = std::min(least, {size, set});
+            most = std::max(most, {size, set});
+        }
+        first += count;
+        if (part.of_sets.size() < 2 || most.first < kMuchWider * least.first) continue;
+        log_.say(part.data.fields[f].name + " deviates by " + formatted("%.3g", most.first) + " in " + most.second + " and by " +
+                 formatted("%.3g", least.first) + " in " + least.second +
+                 "; one scale serves all sets, and errors of the former count more. Without units (data.targets: nondimensional) they may be alike");
     }
 }
 
