@@ -158,6 +158,16 @@ class Parts(Case):
         self.assertIn("velocity, cells at y = ", (self.folder / "report/report.html").read_text())
         self.assertIn("both_volume_6_velocity_error_dark.png", self.names(self.folder / "report/pictures"))
 
+        planes = ("report", "runs/both", "-o", "planes", "--cases", "test", "--plane", "x=1", "--plane", "z=0.5")
+        self.assert_good(self.meshard(*planes))
+        page = (self.folder / "planes/report.html").read_text()
+        self.assertTrue("velocity, cells at x = 1<" in page and "velocity, cells at z = 0.5<" in page)
+        drawn = self.names(self.folder / "planes/pictures")
+        self.assertIn("both_volume_6_x=1_velocity_true.png", drawn)
+        self.assertEqual(len({(self.folder / "planes/pictures" / name).read_bytes() for name in drawn if "velocity_true.png" in name}), 2)
+        self.assertIn("both_6_pressure_error.png", drawn)   # the surface from outside as ever
+        self.assert_fails(self.meshard("report", "runs/both", "-o", "beside", "--cases", "test", "--plane", "x=99"), 3, "x = 99", "lies beside the volume", "Choose another --plane")
+
     def test_may_be_trained_alone(self):
         for name, words in (("surface", ONLY_SURFACE), ("volume", ONLY_VOLUME)):
             self.train(name, 1, *words)
