@@ -550,6 +550,10 @@ void Run::describe()
                            static_cast<long long>(parts_[1].stored->train.num_points()), static_cast<long long>(cases_.num_left_out)));
     }
 
+    if (const auto& missing = cases_.without_file; !missing.empty()) {
+        log_.say("look at this: " + std::to_string(missing.size()) + " case(s) of the table have a split and no file, and are left out: " + missing[0] +
+                 (missing.size() > 1 ? ", " + missing[1] : "") + (missing.size() > 2 ? ", ..." : ""));
+    }
     const auto of_sets = order_->order().cases_of_sets();
     for (std::size_t s = 0; s < of_sets.size(); ++s) {
         const auto& name = config_.data.sets[s].name;
