@@ -54,7 +54,7 @@ set(rooms
   "apps/evaluation: apps/cases apps/program apps/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/python: io io/shards models/geotransolver models/graph models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/report: apps/cases apps/evaluation apps/grids apps/prediction apps/program apps/settings apps/training io io/bytes io/picture io/vtk partition partition/mesh sharding/tensor sharding/transport"
-  "apps/store: apps/cases apps/settings io/bytes io/shards models/layers partition sharding/ranks sharding/tensor"
+  "apps/store: apps/cases apps/settings io/bytes io/shards models/layers partition partition/mesh sharding/ranks sharding/tensor"
   "apps/settings: apps/program io/bytes models/layers models/registry partition"
   "apps/steps: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/store io io/bytes partition sharding/tensor"
   "apps/sweep: apps/cases apps/evaluation apps/program apps/settings io/bytes partition"

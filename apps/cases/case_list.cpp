@@ -377,13 +377,28 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     return cases;
 }
 
+/// Ids of the table that its column puts into a split, without a file.
+std::vector<std::string> rows_without_file(const std::vector<CaseSource>& cases, const DataConfig& data)
+{
+    std::set<std::string> ids;
+    for (const auto& source : cases) ids.insert(source.id);
+    std::vector<std::string> missing;
+    for (const auto& [id, row] : read_case_tables(data)) {
+        const auto found = row.find(data.split.column);
+        if (found != row.end() && !found->second.empty() && !ids.contains(id)) missing.push_back(id);
+    }
+    return missing;
+}
+
 CaseLists split_cases(const std::vector<CaseSource>& cases, const DataConfig& data, std::int64_t seed)
 {
     auto parts = !data.split.column.empty()     ? split_by_column(cases, data.split.column)
                  : !data.split.manifest.empty() ? split_by_manifest(cases, data)
                  : !data.split.lists.empty()    ? split_by_lists(cases, data.split.lists)
                                                 : split_by_shares(cases, data.split.shares, seed);
-    return {std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"])};
+    CaseLists lists{.train = std::move(parts["train"]), .val = std::move(parts["val"]), .test = std::move(parts["test"]), .without_file = {}};
+    if (!data.split.column.empty()) lists.without_file = rows_without_file(cases, data);
+    return lists;
 }
 
 void find_walls_of(CaseLists& lists, const DataConfig& data)
@@ -408,7 +423,8 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
         CaseLists lists;
         try {
             const auto cases = find_files(of_set);
-            lists = data.splits_all && !data.split.lists.empty() ? CaseLists{cases, {}, {}} : split_cases(cases, of_set, seed);
+            lists = data.splits_all && !data.split.lists.empty() ? CaseLists{.train = cases, .val = {}, .test = {}, .without_file = {}}
+                                                                 : split_cases(cases, of_set, seed);
             find_walls_of(lists, of_set);
         } catch (const InvalidInput& error) {
             throw InvalidInput("data.sets." + set.name + ": " + error.what());
@@ -425,6 +441,7 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
         take(lists.train, all.train);
         take(lists.val, all.val);
         take(lists.test, all.test);
+        for (const auto& id : lists.without_file) all.without_file.push_back(set.name + ":" + id);
     }
     if (data.splits_all && !data.split.lists.empty()) all = split_cases(all.train, data, seed);
     for (const auto& set : data.sets) {

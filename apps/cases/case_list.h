@@ -29,7 +29,8 @@ struct CaseLists {
     std::vector<CaseSource> val;
     std::vector<CaseSource> test;
 
-    std::int64_t num_left_out = 0;  ///< that have only one of the two parts that are wanted
+    std::int64_t num_left_out = 0;          ///< that have only one of the two parts that are wanted
+    std::vector<std::string> without_file;  ///< ids that `data.split.column` puts into a split, and of which there is no file: left out
 
     std::vector<CaseSource> all() const;
 

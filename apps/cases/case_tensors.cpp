@@ -145,7 +145,8 @@ std::vector<double> numbers_in(const std::string& text)
 /// The tensors of a case that are there.
 std::vector<at::Tensor*> tensors_of(CaseTensors& example)
 {
-    std::vector<at::Tensor*> tensors{&example.inputs.embedding, &example.inputs.positions, &example.inputs.constants, &example.inputs.time, &example.target};
+    std::vector<at::Tensor*> tensors{&example.inputs.embedding, &example.inputs.positions, &example.inputs.constants,
+                                     &example.inputs.time,      &example.target,           &example.measures};
     std::erase_if(tensors, [](const at::Tensor* tensor) { return !tensor->defined(); });
     return tensors;
 }

@@ -69,6 +69,7 @@ struct CaseTensors {
     std::int64_t num_points = 0;         ///< of all ranks
     PointInputs inputs;                  ///< of (1, N, channels that a point is told), (1, N, 3), (1, G) and (1)
     at::Tensor target;                   ///< (1, N, channels), in physical units
+    at::Tensor measures;                 ///< (1, N, 1): area or volume over the mean of the whole case; undefined where nobody asks for it
     std::vector<std::int64_t> channels;  ///< of each field
 };
 

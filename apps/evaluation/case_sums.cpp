@@ -31,6 +31,9 @@ CellNumbers cell_numbers(const Mesh& mesh)
     const bool has_solids = std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 3; });
     if (has_solids) {
         auto measures = cell_measures(mesh);
+        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+            if (cell_dimension(mesh.cell_types[cell]) != 3) measures.sizes[cell] = 0;  // polygons of its walls have no volume
+        }
         return {std::vector<Vector3>(mesh.num_cells()), std::move(measures.centroids), std::move(measures.sizes)};
     }
     CellNumbers numbers{area_vectors(mesh), surface_centroids(mesh), {}};
@@ -67,7 +70,8 @@ at::Tensor channel_sums(const at::Tensor& y, const at::Tensor& t, const at::Tens
 /// (20), in the order of `places_of`.
 at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor& geometry, const JudgedFields& layout)
 {
-    const auto a = geometry.narrow(1, 0, 3), x = geometry.narrow(1, 3, 3), area = geometry.narrow(1, 6, 1);
+    const auto a = geometry.narrow(1, 0, 3), x = geometry.narrow(1, 3, 3);
+    const auto area = geometry.narrow(1, 6, 1) * a.abs().sum(1, true).gt(0);  // of solids it is a volume, on which no force acts
     const auto none = torch::zeros({3}, t.options());
     const auto pressure = [&](const at::Tensor& field) { return layout.pressure < 0 ? none : (field.narrow(1, layout.pressure, 1) * a).sum(0); };
     const auto shear = [&](const at::Tensor& field) { return layout.shear < 0 ? none : (field.narrow(1, layout.shear, 3) * area).sum(0); };
@@ -151,6 +155,13 @@ at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, st
             }
         }
     }
+    return geometry;
+}
+
+at::Tensor volume_geometry(const at::Tensor& volumes)
+{
+    auto geometry = torch::zeros({volumes.size(0), kGeometryColumns}, torch::kDouble);
+    geometry.select(1, 6).copy_(volumes);
     return geometry;
 }
 

@@ -33,6 +33,9 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells);
 /// @param first_part   read first: the part where most of them lie
 at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids, std::int32_t first_part);
 
+/// The same of rows of solids with these volumes, (rows), double, whose places are of no matter and stay 0: there are no forces on solids.
+at::Tensor volume_geometry(const at::Tensor& volumes);
+
 /// Which channels are what.
 struct JudgedFields {
     std::vector<FieldConfig> fields;

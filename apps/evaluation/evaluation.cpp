@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iostream>
 #include <sstream>
 
 namespace meshard {
@@ -328,6 +329,15 @@ std::string to_text(const Evaluation& evaluation)
     return out.str();
 }
 
+Json joined_json(std::span<const Evaluation> parts)
+{
+    auto numbers = to_json(parts.front());
+    if (parts.size() == 1) return numbers;
+    numbers["volume"] = to_json(parts.back());
+    for (const auto& [split, of_split] : numbers["volume"]["splits"].items()) numbers["splits"][split]["fields"].update(of_split["fields"]);
+    return numbers;
+}
+
 void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder)
 {
     write_file_atomically(folder / "cases.csv", to_csv(evaluation));
@@ -374,6 +384,19 @@ bool Threshold::is_broken_by(double value) const
     if (comparison == ">=") return value >= bound;
     if (comparison == "<") return value < bound;
     return value <= bound;
+}
+
+bool break_thresholds(std::span<const Threshold> thresholds, const Json& evaluation, const std::string& verb, const std::string& run)
+{
+    bool is_broken = false;
+    for (const auto& threshold : thresholds) {
+        const auto value = threshold.value_in(evaluation);
+        if (!threshold.is_broken_by(value)) continue;
+        std::cerr << "meshard " << verb << ": --fail-if " << threshold.text << ": " << (run.empty() ? "" : "of " + run + " ") << threshold.path << " is "
+                  << value << std::endl;
+        is_broken = true;
+    }
+    return is_broken;
 }
 
 }  // namespace meshard

@@ -72,6 +72,9 @@ std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, con
 /// cases: [{id, split, num_points, fields, cd, cl, ...}]}. Numbers that are not defined are null.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 
+/// Of a run with surface and volume, of which these are the two: the surface's, the volume's whole under `volume`, and its fields among those of the splits.
+nlohmann::ordered_json joined_json(std::span<const Evaluation> parts);
+
 /// A line a case, the worst first (by the mean of its fields' rel_l2): id, split, num_points, every metric, coefficients and their errors, seconds.
 std::string to_csv(const Evaluation& evaluation);
 
@@ -95,5 +98,9 @@ struct Threshold {
     double value_in(const nlohmann::ordered_json& evaluation) const;
     bool is_broken_by(double value) const;
 };
+
+/// Says on stderr which bounds are broken. @param verb, run   that messages name; `run` may be empty
+/// @return whether there are any   @throws UsageError as `Threshold::value_in`
+bool break_thresholds(std::span<const Threshold> thresholds, const nlohmann::ordered_json& evaluation, const std::string& verb, const std::string& run = "");
 
 }  // namespace meshard

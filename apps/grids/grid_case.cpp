@@ -94,7 +94,7 @@ at::Tensor own_rows_of_grid(const at::Tensor& rows, const SpecPtr& spec)
 
 CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data, const SpecPtr& spec)
 {
-    CaseTensors example{.id = source.id, .num_points = rows.told.size(0), .inputs = {}, .target = {}, .channels = rows.channels};
+    CaseTensors example{.id = source.id, .num_points = rows.told.size(0), .inputs = {}, .target = {}, .measures = {}, .channels = rows.channels};
     example.inputs.embedding = own_rows_of_grid(rows.told, spec);
     example.inputs.grid = rows.extents;
     if (rows.target.defined()) example.target = own_rows_of_grid(rows.target, spec);

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report/case_pictures.h"
 
+#include "apps/program/command_line.h"
 #include "io/picture/render.h"
+#include "partition/error.h"
 
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <string_view>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -53,17 +58,17 @@ double plane_of(const Bounds& bounds)
 }
 
 /// Marks the cells that a plane does not cross as ghosts, which are not drawn.
-DataArray beside_plane(const Mesh& mesh, double y)
+DataArray beside_plane(const Mesh& mesh, const PlaneAcross& plane)
 {
     std::vector<std::uint8_t> is_beside(static_cast<std::size_t>(mesh.num_cells()), 1);
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
         double low = infinity, high = -infinity;
         for (const auto point : mesh.cells.row(cell)) {
-            const double at = mesh.points.value(point, 1);
+            const double at = mesh.points.value(point, plane.axis);
             low = std::min(low, at);
             high = std::max(high, at);
         }
-        is_beside[cell] = low <= y && y <= high ? 0 : 1;
+        is_beside[cell] = low <= plane.at && plane.at <= high ? 0 : 1;
     }
     return DataArray::from("vtkGhostType", std::move(is_beside));
 }
@@ -73,10 +78,70 @@ bool has_solids(const Mesh& mesh)
     return std::ranges::any_of(mesh.cell_types, [](std::uint8_t type) { return cell_dimension(type) == 3; });
 }
 
+constexpr std::array kViewsAlong{View::Front, View::Side, View::Top};  // x, y and z
+constexpr std::string_view kAxes = "xyz";
+
+/// What of a mesh is drawn, and from where.
+struct Scene {
+    View view = View::Iso;
+    std::vector<DataArray> marks;
+    std::string seen;       // in words, where it is not all
+    std::string file_name;  // that tells its files from those of other planes
+};
+
+Scene scene_at(const Mesh& mesh, const PlaneAcross& plane)
+{
+    return {kViewsAlong[static_cast<std::size_t>(plane.axis)], {beside_plane(mesh, plane)}, "cells at " + plane.text(), {}};
+}
+
+std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> planes)
+{
+    const auto bounds = bounds_of(mesh);
+    if (const auto axis = flat_axis(bounds); axis >= 0) return {{kViewsAlong[static_cast<std::size_t>(axis)], {}, {}, {}}};
+    if (!has_solids(mesh)) return {{}};
+    if (planes.empty()) {
+        const auto y = plane_of(bounds);
+        auto scene = scene_at(mesh, {1, y});
+        if (std::abs(y) <= 1e-4 * bounds.extent(1)) scene.seen = "cells at " + PlaneAcross{1, 0}.text();
+        return {std::move(scene)};
+    }
+    std::vector<Scene> scenes;
+    for (const auto& plane : planes) {
+        const auto low = bounds.low[static_cast<std::size_t>(plane.axis)], high = bounds.high[static_cast<std::size_t>(plane.axis)];
+        if (plane.at < low || plane.at > high) {
+            const std::string axis(1, kAxes[static_cast<std::size_t>(plane.axis)]);
+            throw InvalidInput("the plane " + plane.text() + " lies beside the volume, which reaches from " + axis + " = " + std::to_string(low) + " to " +
+                               std::to_string(high) + ". Choose another --plane.");
+        }
+        scenes.push_back(scene_at(mesh, plane));
+        scenes.back().file_name = "_" + plane.text();
+        std::erase(scenes.back().file_name, ' ');
+    }
+    return scenes;
+}
+
 }  // namespace
 
-CasePictures draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
-                       const std::filesystem::path& stem)
+PlaneAcross PlaneAcross::from_text(const std::string& text)
+{
+    const auto axis = text.size() > 2 && text[1] == '=' ? kAxes.find(text[0]) : std::string_view::npos;
+    PlaneAcross plane;
+    const auto* const end = text.data() + text.size();
+    if (axis == std::string_view::npos || std::from_chars(text.data() + 2, end, plane.at).ptr != end || !std::isfinite(plane.at))
+        throw UsageError("--plane is '" + text + "'; expected x, y or z and a number, e.g. x=1.2.");
+    plane.axis = static_cast<int>(axis);
+    return plane;
+}
+
+std::string PlaneAcross::text() const
+{
+    std::array<char, 64> text{};
+    std::snprintf(text.data(), text.size(), "%c = %.4g", kAxes[static_cast<std::size_t>(axis)], at);
+    return text.data();
+}
+
+std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
+                                    std::span<const PlaneAcross> planes, const std::filesystem::path& stem)
 {
     const bool is_vector = truth.size(1) > 1;
     const auto error = predicted - truth;
@@ -85,50 +150,42 @@ CasePictures draw_case(const Mesh& whole, const std::string& field, bool on_cell
     const auto low = shown.min().item<double>(), high = shown.max().item<double>();
     const auto most = std::max(number(error).abs().max().item<double>(), 1e-30);
 
-    CasePictures drawn;
-    drawn.field = field;
     Mesh mesh = whole;
     mesh.cell_data.clear();
     mesh.point_data.clear();
-    const auto bounds = bounds_of(mesh);
-    View view = View::Iso;
-    std::vector<DataArray> marks;
-    if (const auto axis = flat_axis(bounds); axis >= 0) {
-        view = std::array{View::Front, View::Side, View::Top}[axis];
-    } else if (has_solids(mesh)) {
-        view = View::Side;
-        const auto y = plane_of(bounds);
-        marks.push_back(beside_plane(mesh, y));
-        std::array<char, 64> text{};
-        std::snprintf(text.data(), text.size(), "cells at y = %.4g", std::abs(y) <= 1e-4 * bounds.extent(1) ? 0.0 : y);
-        drawn.seen = text.data();
-    }
-    const auto save = [&](const std::string& name, const at::Tensor& values, std::array<double, 2> range) {
+    const auto draw = [&](const Scene& scene, const std::string& name, const at::Tensor& values, std::array<double, 2> range, bool is_diverging) {
         if (!(range[1] > range[0])) range[1] = range[0] + std::max(1e-12, std::abs(range[0]) * 1e-6);
         const auto numbers = number(values).contiguous();
         const auto* begin = numbers.data_ptr<float>();
-        mesh.cell_data = marks;
+        mesh.cell_data = scene.marks;
         mesh.point_data.clear();
         auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
         arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
         PicturePainter painter({.color_by = "value",
                                 .component = {},
                                 .range = range,
-                                .view = view,
+                                .is_diverging = is_diverging,
+                                .view = scene.view,
                                 .width = 640,
                                 .height = 400,
                                 .title = field + (is_vector ? " (length) " : " ") + name});
         painter.paint_whole(mesh);
-        const auto file = stem.string() + "_" + field + "_" + name;
+        const auto file = stem.string() + scene.file_name + "_" + field + "_" + name;
         const ThemedPicture picture{file + ".png", file + "_dark.png"};
         painter.save(picture.light);
         painter.save(picture.dark, Theme::Dark);
-        drawn.pictures.push_back(picture);
+        return picture;
     };
-    save("true", truth, {low, high});
-    save("predicted", predicted, {low, high});
-    save("error", error, {is_vector ? 0 : -most, most});
-    return drawn;
+    std::vector<CasePictures> all;
+    for (const auto& scene : scenes_of(mesh, planes)) {
+        CasePictures drawn;
+        drawn.field = field;
+        drawn.seen = scene.seen;
+        drawn.pictures = {draw(scene, "true", truth, {low, high}, false), draw(scene, "predicted", predicted, {low, high}, false),
+                          draw(scene, "error", error, {is_vector ? 0 : -most, most}, !is_vector)};
+        all.push_back(std::move(drawn));
+    }
+    return all;
 }
 
 }  // namespace meshard

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,25 @@ struct CasePictures {
     std::vector<ThemedPicture> pictures;
 };
 
-/// Draws one field of a case: of a surface the outside, of a plane mesh all, of a volume the cells that the plane y = 0 crosses (or, where that lies outside,
-/// the plane through its middle). Vectors are drawn by their length, the difference of vectors by its length.
+/// A plane across an axis, through which a volume is looked at.
+struct PlaneAcross {
+    int axis = 1;  ///< 0 to 2: x, y or z, which is `at` on it
+    double at = 0;
+
+    /// Of a text such as `x=1.2`. @throws UsageError for any other
+    static PlaneAcross from_text(const std::string& text);
+    std::string text() const;
+};
+
+/// Draws one field of a case: of a surface the outside, of a plane mesh all, of a volume the cells that each of the planes crosses; without planes those at
+/// y = 0 (or, where that lies outside, in its middle). Vectors are drawn by their length, the difference of vectors by its length; differences of scalars in
+/// colours that part from zero.
 ///
+/// @return one, or of a volume one a plane
 /// @param predicted   (N, channels), of the cells or the points in the mesh's order
 /// @param stem        how the files' paths begin
-/// @throws IoError if a file cannot be written
-CasePictures draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
-                       const std::filesystem::path& stem);
+/// @throws IoError if a file cannot be written; InvalidInput for a plane beside the volume, with its box
+std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
+                                    std::span<const PlaneAcross> planes, const std::filesystem::path& stem);
 
 }  // namespace meshard

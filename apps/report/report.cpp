@@ -120,19 +120,18 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
     return json;
 }
 
-std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs, std::span<const std::string> words, const std::filesystem::path& folder,
-                                     World& world)
+std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder, World& world)
 {
     const bool is_first = world.rank() == 0;
     if (is_first) make_folders(folder);
     std::vector<ReportedRun> reported;
     std::vector<CasePictures> pictures;
-    std::vector<Evaluation> evaluations;
+    std::vector<std::vector<Evaluation>> evaluations;
     const auto judge = [&](const std::filesystem::path& run, std::size_t part) {
         auto model = judged_model(run, part);
-        auto wanted = std::vector<std::string>(words.begin(), words.end());
+        auto wanted = options.cases;
         if (wanted.empty() && !model.cases.val.empty()) wanted.emplace_back("val");
-        if (words.empty() && !model.cases.test.empty()) wanted.emplace_back("test");
+        if (options.cases.empty() && !model.cases.test.empty()) wanted.emplace_back("test");
         if (wanted.empty()) wanted.emplace_back("train");
         const auto cases = judged_cases(model, wanted);
         auto evaluation = evaluate(model, cases, folder, world);
@@ -146,22 +145,26 @@ std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs
                 for (std::size_t f = 0; f < data.fields.size(); ++f) {
                     const auto count = model.predictor.channels()[f];
                     const auto file = folder / "pictures" / (name + "_" + cases[index].first.id);
-                    auto drawn = draw_case(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count), truth.narrow(1, first, count), file);
-                    drawn.run = name;
-                    drawn.id = cases[index].first.id;
-                    drawn.split = cases[index].second;
-                    drawn.why = why;
-                    pictures.push_back(std::move(drawn));
+                    for (auto& drawn : draw_case(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count), truth.narrow(1, first, count),
+                                                 options.planes, file)) {
+                        drawn.run = name;
+                        drawn.id = cases[index].first.id;
+                        drawn.split = cases[index].second;
+                        drawn.why = why;
+                        pictures.push_back(std::move(drawn));
+                    }
                     first += count;
                 }
             };
             evaluate(model, std::span(cases).subspan(index, 1), folder, world, see);
         }
         reported.push_back({name, named, evaluation, is_first && part == 0 ? log_of(run) : OrderedJson()});  // one log for both parts
-        evaluations.push_back(std::move(evaluation));
+        evaluations.back().push_back(std::move(evaluation));
     };
-    for (const auto& run : runs)
+    for (const auto& run : options.runs) {
+        evaluations.emplace_back();
         for (std::size_t part = 0; part < num_trained_parts(run); ++part) judge(run, part);
+    }
     if (!is_first) return evaluations;
     std::string lines;
     for (const auto& run : reported) {

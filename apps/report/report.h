@@ -29,11 +29,17 @@ std::string report_html(std::span<const ReportedRun> runs, std::span<const CaseP
 /// ...}}]}.
 nlohmann::ordered_json report_json(std::span<const ReportedRun> runs);
 
-/// Evaluates each run on its cases (words as `judged_cases` takes them; of none: val and test), and writes report.html, report.json, cases.csv and the
+/// What a report is of.
+struct ReportOptions {
+    std::vector<std::filesystem::path> runs;
+    std::vector<std::string> cases = {};   ///< words as `judged_cases` takes them; of none: val and test
+    std::vector<PlaneAcross> planes = {};  ///< through which volumes are looked at (`draw_case`)
+};
+
+/// Evaluates each run on its cases, and writes report.html, report.json, cases.csv and the
 /// pictures of the best, the median and the worst case to `folder`, which it makes. Collective.
-/// @return the evaluations on every rank: one a run, two (surface, volume) of a run with both
+/// @return of each run the evaluations, on every rank: one, or two (surface, volume) of a run with both
 /// @throws as `judged_model`, `judged_cases` and `evaluate`; IoError
-std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs, std::span<const std::string> words, const std::filesystem::path& folder,
-                                     World& world);
+std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder, World& world);
 
 }  // namespace meshard

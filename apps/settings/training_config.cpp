@@ -85,7 +85,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points"},
     {.path = "data.time", .meaning = "column of the table with the time of a case, for transolver and flare"},
     {.path = "data.sampling_resolution", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "points of a case in a training step, others in each epoch; 0: all. Validation and predictions take all"},
-    {.path = "data.sampling", .fallback = "uniform", .words = "uniform|areas|blocks", .meaning = "which points: all with the same chance, by area (must be among data.inputs), or in blocks, so that no others are read"},
+    {.path = "data.sampling", .fallback = "uniform", .words = "uniform|areas|blocks", .meaning = "which points: all with the same chance, by area, or in blocks, so that no others are read"},
     {.path = "data.parts", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "shards a case is cut into; auto: one a domain rank"},
     {.path = "data.shards", .meaning = "folder that keeps the shards; shards/ in the run's folder unless said"},
     {.path = "data.store", .meaning = "folder of what training reads of the cases; store/ in data.shards, or in the run's folder where that is read-only"},
@@ -99,7 +99,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.huber_delta", .type = SettingType::Number, .fallback = "1", .min = 1e-6, .max = 1e6, .meaning = "error from which huber grows in a line, in normalised units"},
     {.path = "training.field_weights.*", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said"},
     {.path = "training.part_weights", .type = SettingType::NumberList, .fallback = "[1, 1]", .min = 0, .max = 1e6, .meaning = "factors of the losses of surface and volume, of cases with both"},
-    {.path = "training.point_weights", .fallback = "none", .words = "none|areas", .meaning = "how often a point counts in the loss: once, or by its area, which must be among data.inputs"},
+    {.path = "training.point_weights", .type = SettingType::TextList, .fallback = "none", .words = "none|areas|volumes", .meaning = "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of cases with both parts [areas, volumes]"},
     {.path = "training.augment.mirror", .fallback = "none", .words = "none|x|y|z", .meaning = "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only"},
     {.path = "training.augment.mirror_share", .type = SettingType::Number, .fallback = "0.5", .min = 0, .max = 1, .meaning = "share of the epochs in which a case is mirrored"},
     {.path = "training.augment.half_bodies", .fallback = "refused", .words = "refused|mirrored", .meaning = "whether cases on one side of the mirror's plane through the origin, half bodies by their look, may be mirrored"},
@@ -371,8 +371,6 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     read_scaling(settings, data);
     data.num_sampled = settings.integer("data.sampling_resolution");
     data.sampling = sampling_kind(settings.text("data.sampling"));
-    if (data.sampling == SamplingKind::Areas && !data.tells("areas"))
-        throw UsageError(settings.where("data.sampling") + " is areas, and data.inputs has none. Add areas to data.inputs, or leave data.sampling out.");
     data.num_parts = settings.text("data.parts") == "auto" ? 0 : settings.integer("data.parts");
     data.shards = settings.has("data.shards") ? std::filesystem::path(settings.text("data.shards")) : run_dir / "shards";
     if (settings.has("data.store")) data.store = settings.text("data.store");
@@ -515,9 +513,9 @@ void read_loss(const Settings& settings, const TrainingRunConfig& config, Traini
         const auto forces = settings.numbers("training.force_weights");
         if (forces.size() != 2) throw UsageError(settings.where("training.force_weights") + " must be two numbers, of drag and of lift, e.g. [0.05, 0.01].");
         training.force_weights = {forces[0], forces[1]};
-        if (training.has_forces() && !(data.tells("normals") && data.tells("areas")))
+        if (training.has_forces() && !data.tells("normals"))
             throw UsageError(settings.where("training.force_weights") +
-                             " needs the area vectors of the points: put normals and areas among data.inputs, e.g. [points, normals, areas].");
+                             " needs the normals of the points: put them among data.inputs, e.g. [points, normals].");
         if (data.sampling == SamplingKind::Areas && training.has_forces())
             throw UsageError(settings.where("data.sampling") + " is areas, and training.force_weights adds forces over points of equal chance. Set uniform.");
     }
@@ -528,11 +526,12 @@ void read_loss(const Settings& settings, const TrainingRunConfig& config, Traini
         training.coefficient_weights = {weights[0], weights[1]};
     }
     training.coefficient_features = settings.integer("training.coefficient_features");
-    training.weigh_areas = settings.text("training.point_weights") == "areas";
-    if (training.weigh_areas && !data.tells("areas")) {
-        throw UsageError(settings.where("training.point_weights") +
-                         " is areas, which data.inputs does not have. Add them there: data.inputs=[points, normals, areas].");
-    }
+    const auto& weighing = settings.find("training.point_weights")->values;
+    const auto weighs_by = [&](const char* word) { return std::ranges::find(weighing, word) != weighing.end(); };
+    training.weighs_areas = weighs_by("areas");
+    training.weighs_volumes = weighs_by("volumes");
+    if (weighing.empty() || (weighs_by("none") && weighing.size() > 1))
+        throw UsageError(settings.where("training.point_weights") + " must be none, areas, volumes, or [areas, volumes] of cases with both parts.");
 }
 
 void read_augmentation(const Settings& settings, const TrainingRunConfig& config, AugmentationConfig& augmentation)
@@ -853,6 +852,8 @@ TrainingRunConfig training_config(const Settings& settings)
     read_loss(settings, config, training);
     read_augmentation(settings, config, training.augmentation);
     check_body_model(config, settings);
+    config.data.has_measures = config.weighs_points(0) || training.has_forces();
+    if (config.volume) config.volume->has_measures = config.weighs_points(1);
     config.data.knows_all_points = find_model(config.model.name).hears_surface && !config.data.in_volume;
     training.accumulate = settings.integer("training.accumulate");
     training.clip_norm = settings.number("training.clip_norm");
@@ -879,6 +880,12 @@ TrainingRunConfig training_config(const Settings& settings)
     config.log_interval = settings.integer("logging.every_n_steps");
     if (training.exact) require_exact(config, settings);
     return config;
+}
+
+bool TrainingRunConfig::weighs_points(std::size_t part) const
+{
+    if (!volume) return training.weighs_areas || training.weighs_volumes;
+    return part == 0 ? training.weighs_areas : training.weighs_volumes;
 }
 
 TrainingRunConfig TrainingRunConfig::of_part(std::size_t part) const

@@ -98,6 +98,7 @@ struct DataConfig {
     bool shares_deviation = false;  ///< components of a vector are divided by one deviation, and keep their mean
     std::int64_t num_sampled = 0;   ///< points of a case in a training step; 0: all
     SamplingKind sampling = SamplingKind::Uniform;
+    bool has_measures = false;            ///< steps take areas or volumes of the points, too, which models are not told
     bool knows_all_points = false;        ///< the model finds the neighbours of a surface's points among all of them (`ModelEntry::hears_surface`)
     std::int64_t num_parts = 0;           ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;         ///< folder that keeps them
@@ -164,7 +165,7 @@ struct TrainingConfig {
     std::array<double, 2> force_weights{};                     ///< of errors of drag and lift in the loss; 0: none
     std::array<double, 2> coefficient_weights{};               ///< of drag and lift of a head beside the fields; 0: it has none
     std::int64_t coefficient_features = 32;                    ///< channels of which that head is told the means
-    bool weigh_areas = false;                                  ///< points count in the loss by their areas
+    bool weighs_areas = false, weighs_volumes = false;         ///< points count in the loss by their areas, by their volumes
     std::int64_t accumulate = 1;                               ///< cases of a data group in a step
     double clip_norm = 0;                                      ///< largest norm of all gradients; 0: any
     std::int64_t max_skipped_steps = 0;                        ///< in a row, that are left out because they are not finite
@@ -229,6 +230,8 @@ struct TrainingRunConfig {
     /// The same of one part of its cases: 0, the surface or the only one, or 1, the volume.
     TrainingRunConfig of_part(std::size_t part) const;
     std::size_t num_parts() const { return volume ? 2 : 1; }
+    /// Whether its points count in the loss by their areas or volumes.
+    bool weighs_points(std::size_t part) const;
 };
 
 /// The table of all keys: those of one model, with its defaults, or of every model.

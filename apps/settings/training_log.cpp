@@ -23,6 +23,13 @@ std::int64_t step_of(const nlohmann::json& line, std::int64_t steps_per_epoch)
     return 0;
 }
 
+/// Whether a line tells of what a run does after its last step, and does again when it goes on.
+bool is_of_the_end(const nlohmann::json& line)
+{
+    const auto phase = line.value("phase", "");
+    return phase == "test" || phase == "memory";
+}
+
 /// Numbers of a line by their place in it, e.g. val/errors/pressure/mae.
 void add_scalars(const nlohmann::ordered_json& value, const std::string& name, std::vector<std::pair<std::string, double>>& scalars)
 {
@@ -48,6 +55,7 @@ void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch)
         const auto line = nlohmann::json::parse(text, nullptr, false);
         if (!line.is_object()) continue;  // the process ended in the middle of it
         if (step_of(line, steps_per_epoch) > step) break;
+        if (is_of_the_end(line)) continue;
         kept += text + '\n';
     }
     if (kept != all.str()) write_file_atomically(path_, kept);

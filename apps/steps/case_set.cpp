@@ -48,7 +48,7 @@ std::int64_t CaseSet::num_points() const
 std::int64_t CaseSet::num_bytes() const
 {
     std::int64_t bytes = 0;
-    for (const auto& stored : stored_) bytes += bytes_of_rows(stored, reading_.rank().num_ranks, reading_.order);
+    for (const auto& stored : stored_) bytes += bytes_of_rows(stored, reading_.rank().num_ranks, reading_.order, reads_measures());
     return bytes;
 }
 
@@ -61,7 +61,7 @@ std::int64_t CaseSet::num_file_bytes() const
 
 std::vector<std::filesystem::path> CaseSet::files_of(std::int64_t i) const
 {
-    return files_of_rank(stored_[i], reading_.rank());
+    return files_of_rank(stored_[i], reading_.rank(), looks_at_measures());
 }
 
 ChannelStatistics CaseSet::statistics() const
@@ -85,35 +85,59 @@ ChannelStatistics CaseSet::statistics(std::int64_t i) const
     return all;
 }
 
+at::Tensor CaseSet::volumes(std::int64_t i, std::span<const std::int64_t> ids) const
+{
+    const auto& stored = stored_[i];
+    if (stored.measures.kind != MeasureKind::Volumes || stored.measures.blocks.empty()) return {};
+    const MeasureFile file(stored);
+    auto volumes = at::empty({std::ssize(ids)}, at::kDouble);
+    auto* out = volumes.mutable_data_ptr<double>();
+    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids))
+        *out++ = stored.measures.mean * static_cast<double>(file.values()[static_cast<std::size_t>(place)]);
+    return volumes;
+}
+
 void CaseSet::keep(bool on_device)
 {
     for (std::int64_t i = 0; i < size(); ++i) {
-        auto example = tensors_of({.index = i}, read({.index = i}, {}));
+        auto example = tensors_of({.index = i}, read({.index = i}));
         if (!reading_.device.is_cpu()) example = on_device ? meshard::on_device(example, reading_.device) : page_locked(example);
         kept_.push_back(std::move(example));
     }
     is_kept_ = true;
 }
 
-/// Whether all points of the turn's case are read: those that are drawn by area are drawn from all, and some models know all.
+/// Whether all points of the turn's case are read: some models know all.
 bool CaseSet::reads_all(const CaseTurn& turn) const
 {
-    return turn.time == 0 || reading_.data.sampling == SamplingKind::Areas || reading_.data.knows_all_points || draws_all(sampling(), num_points(turn.index));
+    return turn.time == 0 || reading_.data.knows_all_points || draws_all(reading_.data.num_sampled, num_points(turn.index));
 }
 
-std::optional<RowChoice> CaseSet::choice_of(const CaseTurn& turn) const
+/// Which points train in the turn, of a case that has more of them.
+RowChoice CaseSet::drawn_in(const CaseTurn& turn) const
 {
-    if (reads_all(turn)) return {};
-    const auto count = num_points(turn.index);
-    RowChoice choice{drawn_ids(sampling(), count, reading_.seed, id(turn.index), turn.time), {}};
-    if (reading_.data.sampling == SamplingKind::Blocks)
-        choice.ranges = StoredOrder(count, id(turn.index)).drawn_ranges(reading_.data.num_sampled, reading_.seed, turn.time);
-    return choice;
+    const auto& stored = stored_[turn.index];
+    const auto count = reading_.data.num_sampled;
+    const StoredOrder order(stored.num_rows, stored.case_id);
+    switch (reading_.data.sampling) {
+    case SamplingKind::Uniform:
+        return {drawn_points(stored.num_rows, count, reading_.seed, stored.case_id, turn.time), {}};
+    case SamplingKind::Blocks:
+        return {order.drawn_ids(count, reading_.seed, turn.time), order.drawn_ranges(count, reading_.seed, turn.time)};
+    case SamplingKind::Areas:
+        break;
+    }
+    const MeasureFile measures(stored);
+    auto [ids, ranges] = drawn_by_measure(order, stored.measures.blocks, measures.values(), count, reading_.seed, stored.case_id, turn.time);
+    return {std::move(ids), std::move(ranges)};
 }
 
-CaseRows CaseSet::read(const CaseTurn& turn, const std::optional<RowChoice>& choice) const
+CaseRows CaseSet::read(const CaseTurn& turn) const
 {
-    return read_rows(stored_[turn.index], reading_.rank(), choice ? &*choice : nullptr, !reading_.device.is_cpu());
+    std::optional<RowChoice> choice;
+    if (!reads_all(turn)) choice = drawn_in(turn);
+    return read_rows(stored_[turn.index], reading_.rank(),
+                     {.choice = choice ? &*choice : nullptr, .with_measures = reads_measures(), .in_locked_memory = !reading_.device.is_cpu()});
 }
 
 CaseTensors CaseSet::tensors_of(const CaseTurn& turn, CaseRows rows) const
@@ -133,10 +157,10 @@ std::optional<CaseRows> CaseSequence::read_next()
     const auto turn = next_turn_();
     if (!turn) return {};
     if (turn->epoch != checked_epoch_) {
-        for (const auto& stored : cases_.stored_) check_files(stored, cases_.reading_.rank());
+        for (const auto& stored : cases_.stored_) check_files(stored, cases_.reading_.rank(), cases_.looks_at_measures());
         checked_epoch_ = turn->epoch;
     }
-    auto rows = cases_.read(*turn, cases_.choice_of(*turn));
+    auto rows = cases_.read(*turn);
     const std::lock_guard lock(mutex_);
     turns_.push_back(*turn);
     return rows;
@@ -162,10 +186,8 @@ CaseTensors CaseSequence::next()
     }
     const bool is_drawn_yet = ahead_ && !cases_.reads_all(turn);
     const auto& data = cases_.reading_.data;
-    if (turn.time > 0 && !is_drawn_yet) {
-        const auto channel = data.sampling == SamplingKind::Areas ? first_channel(data, "areas") : 0;
-        example = sampled_case(example, cases_.sampling(), channel, cases_.reading_.seed, turn.time);
-    }
+    if (turn.time > 0 && !is_drawn_yet && !draws_all(data.num_sampled, example.num_points))
+        example = sampled_case(example, cases_.drawn_in(turn).ids, data.knows_all_points);
     return on_device(example, cases_.reading_.device);
 }
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,11 @@ public:
     ChannelStatistics statistics() const;
     ChannelStatistics statistics(std::int64_t i) const;
 
+    const StoredMeasures& measures(std::int64_t i) const { return stored_[i].measures; }
+
+    /// Of the rows with these ids, ascending, of a case of solids: (ids), double, in the unit of its file. Undefined for any other case.
+    at::Tensor volumes(std::int64_t i, std::span<const std::int64_t> ids) const;
+
     /// Least and greatest of each number that the points of a case are told: (1, 2, numbers).
     at::Tensor input_bounds(std::int64_t i) const;
 
@@ -72,10 +78,11 @@ private:
     friend class CaseSequence;
 
     bool reads_all(const CaseTurn& turn) const;
-    std::optional<RowChoice> choice_of(const CaseTurn& turn) const;
-    CaseRows read(const CaseTurn& turn, const std::optional<RowChoice>& choice) const;
+    RowChoice drawn_in(const CaseTurn& turn) const;
+    CaseRows read(const CaseTurn& turn) const;
+    bool reads_measures() const { return reading_.data.has_measures; }
+    bool looks_at_measures() const { return reads_measures() || (reading_.data.num_sampled > 0 && reading_.data.sampling == SamplingKind::Areas); }
     CaseTensors tensors_of(const CaseTurn& turn, CaseRows rows) const;
-    PointSampling sampling() const { return {reading_.data.num_sampled, reading_.data.sampling, reading_.data.knows_all_points}; }
 
     std::vector<CaseSource> sources_;
     std::vector<StoredCase> stored_;

@@ -16,6 +16,12 @@ namespace {
 
 constexpr std::int64_t kShareOfCases = 4;  // of a device's free memory, or the host's: 1 / this for cases that stay there
 
+ChannelStatistics without_unit(const CaseSet& train, std::int64_t i, const std::map<std::string, FieldScaling>& scalings)
+{
+    const auto& [shift, scale] = scalings.at(train.id(i));
+    return scale.defined() ? train.statistics(i).mapped(shift, scale) : train.statistics(i);
+}
+
 }  // namespace
 
 RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, const CasePreparation& preparation,
@@ -107,10 +113,7 @@ ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std:
     if (!exact && has_units) return train.statistics();
     ChannelStatistics statistics;
     if (!exact) {
-        for (std::int64_t i = 0; i < train.size(); ++i) {
-            const auto& [shift, scale] = scalings.at(train.id(i));
-            statistics.merge(train.statistics(i).mapped(shift, scale));
-        }
+        for (std::int64_t i = 0; i < train.size(); ++i) statistics.merge(without_unit(train, i, scalings));
         return statistics;
     }
     CaseSequence all(train, [&, index = std::int64_t{0}]() mutable { return index < train.size() ? std::optional(CaseTurn{.index = index++}) : std::nullopt; });
@@ -120,6 +123,15 @@ ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std:
         statistics.add(scaling.without_unit(example.target).squeeze(0));
     }
     return statistics;
+}
+
+std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train, const std::map<std::string, FieldScaling>& scalings)
+{
+    std::map<std::string, ChannelStatistics> all;
+    for (std::int64_t i = 0; i < train.size(); ++i) {
+        if (const auto& set = train.sources()[static_cast<std::size_t>(i)].set; !set.empty()) all[set].merge(without_unit(train, i, scalings));
+    }
+    return all;
 }
 
 }  // namespace meshard

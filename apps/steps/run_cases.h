@@ -52,4 +52,7 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
 /// Collective in exact mode. @param scalings   by case id
 ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings);
 
+/// Of the cases of each of several data sets, by its name; to rounding of the same values. Nothing where there is one set.
+std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train, const std::map<std::string, FieldScaling>& scalings);
+
 }  // namespace meshard

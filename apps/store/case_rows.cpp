@@ -96,10 +96,20 @@ std::int64_t first_row_at(const StoredRows& rows, const StoredOrder& order, std:
     return std::partition_point(first + low, first + high, [&](std::int64_t id) { return order.place_of(id) < place; }) - first;
 }
 
-/// Chosen rows that lie together. Where nothing of the file is in memory, the pages of all ranges are asked for before the first is looked at.
-void find_ranges(const StoredRows& rows, const StoredOrder& order, const std::vector<PlaceRange>& ranges, std::vector<FoundRow>& found)
+/// Whether rows are so dense among others that most pages have one of them: reading all ahead is then faster.
+bool are_dense(std::int64_t num_chosen, std::int64_t num_bytes)
 {
+    constexpr std::int64_t page = 4096;
+    return num_chosen * page >= num_bytes;
+}
+
+/// Chosen rows that lie together. Where nothing of the file is in memory, the pages of all ranges are asked for before the first is looked at.
+void find_ranges(const StoredRows& rows, const StoredOrder& order, const RowChoice& choice, std::vector<FoundRow>& found)
+{
+    const auto& ranges = choice.ranges;
+    std::int64_t num_in_ranges = 0;
     for (const auto& range : ranges) {
+        num_in_ranges += range.count;
         const auto block = order.block_of(range.first), first = order.begin_of(block), num_places = order.begin_of(block + 1) - first;
         const auto begin = rows.block_begins[block], num_rows = rows.block_begins[block + 1] - begin;
         constexpr std::int64_t margin = 512;  // rows by which the search goes beyond
@@ -107,24 +117,29 @@ void find_ranges(const StoredRows& rows, const StoredOrder& order, const std::ve
         const auto high = std::min(begin + num_rows, begin + (range.first + range.count - first) * num_rows / num_places + margin);
         if (low < high) MappedFile::will_be_read(std::as_bytes(rows.ids.subspan(low, high - low)));
     }
+    const auto num_chosen = std::ssize(choice.ids);
+    const bool reads_ahead = are_dense(num_chosen, num_in_ranges * rows.num_columns * static_cast<std::int64_t>(sizeof(float)));
     std::vector<std::pair<std::int64_t, std::int64_t>> runs;
     for (const auto& range : ranges) {
         const auto block = order.block_of(range.first);
         const auto begin = first_row_at(rows, order, block, range.first), end = first_row_at(rows, order, block, range.first + range.count);
         if (begin >= end) continue;
         runs.emplace_back(begin, end);
-        MappedFile::will_be_read(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
+        if (reads_ahead) MappedFile::will_be_read(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
     }
-    for (const auto& [begin, end] : runs)
-        for (auto row = begin; row < end; ++row) found.emplace_back(rows.ids[row], rows.row(row));
+    const bool has_others = num_in_ranges > num_chosen;
+    for (const auto& [begin, end] : runs) {
+        for (auto row = begin; row < end; ++row) {
+            if (!has_others || std::ranges::binary_search(choice.ids, rows.ids[row])) found.emplace_back(rows.ids[row], rows.row(row));
+        }
+    }
 }
 
 /// Chosen rows anywhere.
 void find_ids(const StoredRows& rows, const IdSet& chosen, std::int64_t num_chosen, const StoredCase& stored, std::int32_t part, std::vector<FoundRow>& found)
 {
-    constexpr std::int64_t page = 4096;
     MappedFile::will_be_read(std::as_bytes(rows.ids));
-    if (num_chosen * page >= static_cast<std::int64_t>(rows.values.size_bytes())) MappedFile::will_be_read(std::as_bytes(rows.values));  // most pages have one
+    if (are_dense(num_chosen, static_cast<std::int64_t>(rows.values.size_bytes()))) MappedFile::will_be_read(std::as_bytes(rows.values));
     for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
         const auto id = rows.ids[row];
         if (id < 0 || id >= stored.num_rows) throw damaged(stored, part, id);  // of files that were not read whole nobody has compared the hash
@@ -138,7 +153,7 @@ public:
     RowCopy(const StoredCase& stored, std::int64_t num_rows, bool in_locked_memory) : num_told_(stored.num_inputs), num_targets_(stored.num_targets())
     {
         const auto options = at::TensorOptions(at::kFloat).pinned_memory(in_locked_memory);
-        rows = {at::empty({num_rows, num_told_}, options), at::empty({num_rows, num_targets_}, options), std::vector<std::int64_t>(num_rows)};
+        rows = {at::empty({num_rows, num_told_}, options), at::empty({num_rows, num_targets_}, options), {}, std::vector<std::int64_t>(num_rows)};
         told_ = rows.told.mutable_data_ptr<float>();
         target_ = rows.target.mutable_data_ptr<float>();
     }
@@ -186,6 +201,17 @@ CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& fil
     return std::move(copy.rows);
 }
 
+/// Of rows with these ids, ascending: (rows, 1).
+at::Tensor measures_of(const StoredCase& stored, std::span<const std::int64_t> ids, const RowReading& reading)
+{
+    const MeasureFile file(stored);
+    if (!reading.choice) file.verify();
+    auto measures = at::empty({std::ssize(ids), 1}, at::TensorOptions(at::kFloat).pinned_memory(reading.in_locked_memory));
+    auto* out = measures.mutable_data_ptr<float>();
+    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids)) *out++ = file.values()[static_cast<std::size_t>(place)];
+    return measures;
+}
+
 }  // namespace
 
 Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder order)
@@ -199,21 +225,24 @@ Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder
     return extents;
 }
 
-std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order)
+std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order, bool with_measures)
 {
-    const auto numbers = stored.num_inputs + 3 + stored.num_targets();  // places are told once more by themselves
+    const auto numbers = stored.num_inputs + 3 + stored.num_targets() + (with_measures ? 1 : 0);  // places are told once more by themselves
     return std::ranges::max(rows_of_ranks(stored, num_ranks, order)) * (numbers * 4 + 8);
 }
 
-CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowChoice* choice, bool in_locked_memory)
+CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowReading& reading)
 {
+    const auto* choice = reading.choice;
     const auto [first_part, end_part] = parts_of_rank(stored, rank);
     const auto own = rank.order == RowOrder::Ids ? ids_of_rank(stored, rank) : IdRange{0, stored.num_rows};
     std::vector<RowFile> files;  // keeps them mapped
     for (auto part = first_part; part < end_part; ++part) files.push_back(open_part(stored, part));
     if (!choice) {
         for (const auto& file : files) file.will_be_read();
-        return read_all_rows(stored, files, first_part, own, in_locked_memory);
+        auto rows = read_all_rows(stored, files, first_part, own, reading.in_locked_memory);
+        if (reading.with_measures) rows.measures = measures_of(stored, rows.ids, reading);
+        return rows;
     }
 
     std::vector<FoundRow> found;
@@ -228,11 +257,16 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowCh
         if (chosen)
             find_ids(rows, *chosen, std::ssize(choice->ids), stored, first_part + static_cast<std::int32_t>(i), found);
         else
-            find_ranges(rows, order, choice->ranges, found);
+            find_ranges(rows, order, *choice, found);
     }
     std::erase_if(found, [&](const FoundRow& row) { return row.first < own.begin || row.first >= own.end; });
     std::ranges::sort(found);
-    RowCopy copy(stored, std::ssize(found), in_locked_memory);
+    RowCopy copy(stored, std::ssize(found), reading.in_locked_memory);
+    if (reading.with_measures) {
+        std::vector<std::int64_t> ids;
+        for (const auto& row : found) ids.push_back(row.first);
+        copy.rows.measures = measures_of(stored, ids, reading);
+    }
     auto next = choice->ids.begin();
     for (std::int64_t i = 0; i < std::ssize(found); ++i) {
         const auto [id, values] = found[i];
@@ -243,18 +277,20 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowCh
     return std::move(copy.rows);
 }
 
-std::vector<std::filesystem::path> files_of_rank(const StoredCase& stored, const RankOfCase& rank)
+std::vector<std::filesystem::path> files_of_rank(const StoredCase& stored, const RankOfCase& rank, bool with_measures)
 {
     const auto [first, end] = parts_of_rank(stored, rank);
     std::vector<std::filesystem::path> files;
     for (auto part = first; part < end; ++part) files.push_back(stored.folder / stored.parts[part].file);
+    if (with_measures && !stored.measures.blocks.empty()) files.push_back(MeasureFile::path_of(stored));
     return files;
 }
 
-void check_files(const StoredCase& stored, const RankOfCase& rank)
+void check_files(const StoredCase& stored, const RankOfCase& rank, bool with_measures)
 {
     const auto [first, end] = parts_of_rank(stored, rank);
     for (auto part = first; part < end; ++part) open_part(stored, part);
+    if (with_measures && !stored.measures.blocks.empty()) const MeasureFile whole(stored);
 }
 
 CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data, RowOrder order,
@@ -274,10 +310,15 @@ CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSour
         axes[axis] = {Shard(1), std::make_shared<const Extents>(rows_of_ranks(stored, domain->size(axis), order)), 1};
         spec = make_spec(domain, axes, std::move(index_map));
     }
-    CaseTensors tensors{
-        .id = source.id, .num_points = spec->index_map->num_global, .inputs = sharded_inputs(rows.told, spec), .target = {}, .channels = stored.channels};
+    CaseTensors tensors{.id = source.id,
+                        .num_points = spec->index_map->num_global,
+                        .inputs = sharded_inputs(rows.told, spec),
+                        .target = {},
+                        .measures = {},
+                        .channels = stored.channels};
     tell_of_case(tensors.inputs, data, source);
     tensors.target = from_local(rows.target.unsqueeze(0), spec);
+    if (rows.measures.defined()) tensors.measures = from_local(rows.measures.unsqueeze(0), spec);
     return tensors;
 }
 

@@ -26,13 +26,21 @@ struct RankOfCase {
 /// Which of a case's rows are read.
 struct RowChoice {
     std::vector<std::int64_t> ids;   ///< ascending
-    std::vector<PlaceRange> ranges;  ///< where they are stored (`StoredOrder`), if they lie together; else nothing
+    std::vector<PlaceRange> ranges;  ///< where they are stored (`StoredOrder`), maybe among others, if they lie together; else nothing
+};
+
+/// What is read of a rank's rows.
+struct RowReading {
+    const RowChoice* choice = nullptr;  ///< none: all
+    bool with_measures = false;
+    bool in_locked_memory = false;  ///< the tensors lie in page-locked memory, from which devices copy without a wait
 };
 
 /// A rank's rows of a case, ids ascending.
 struct CaseRows {
     at::Tensor told;                ///< (rows, numbers that a point is told), float32
     at::Tensor target;              ///< (rows, channels), float32, in physical units
+    at::Tensor measures;            ///< (rows, 1), float32: area or volume over the case's mean; undefined where they are not read
     std::vector<std::int64_t> ids;  ///< in the whole case, or where rows were chosen, places among those
 
     std::int64_t num_rows() const { return static_cast<std::int64_t>(ids.size()); }
@@ -42,19 +50,18 @@ struct CaseRows {
 Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder order);
 
 /// Bytes of what `read_rows` returns of all rows, on the rank that has most.
-std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order);
+std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order, bool with_measures);
 
 /// Reads a rank's rows; without messages, so that any thread may. All rows that it has are compared with what was written by their hashes; of chosen rows
 /// only lengths and numbers are checked.
-/// @param in_locked_memory   the tensors lie in page-locked memory, from which devices copy without a wait
 /// @throws IoError naming the file that is missing or damaged.
-CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowChoice* choice = nullptr, bool in_locked_memory = false);
+CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowReading& reading = {});
 
 /// The files that this rank reads of a case.
-std::vector<std::filesystem::path> files_of_rank(const StoredCase& stored, const RankOfCase& rank);
+std::vector<std::filesystem::path> files_of_rank(const StoredCase& stored, const RankOfCase& rank, bool with_measures);
 
 /// These files are there, whole and of this case. @throws IoError naming the one that is not.
-void check_files(const StoredCase& stored, const RankOfCase& rank);
+void check_files(const StoredCase& stored, const RankOfCase& rank, bool with_measures);
 
 /// A case over the ranks of a domain from what each has read. Collective where rows were chosen.
 /// @param num_chosen   rows that were chosen, of all ranks; none: all

@@ -30,7 +30,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// To be raised when the same shards and settings would be stored in another way.
-constexpr int kStoreVersion = 2;
+constexpr int kStoreVersion = 3;
 
 /// All that the rows depend on. The name of the shards' folder stands for the source's content and the cut.
 std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
@@ -47,6 +47,26 @@ std::string key_of(const CaseStore& store, const CaseSource& source, const std::
 std::filesystem::path folder_in(const std::filesystem::path& store, const CaseSource& source, const std::string& key)
 {
     return store / (source.id + "-" + key);
+}
+
+Json to_json(const StoredMeasures& measures)
+{
+    Json blocks = Json::array();
+    for (const auto& block : measures.blocks) blocks.push_back({{"largest", block.largest}, {"positive", block.num_positive}, {"sums", block.sums}});
+    return {{"of", name_of(measures.kind)}, {"mean", measures.mean}, {"hash", measures.hash}, {"blocks", blocks}};
+}
+
+StoredMeasures measures_from(const nlohmann::json& json)
+{
+    StoredMeasures measures;
+    for (const auto kind : {MeasureKind::Areas, MeasureKind::Volumes}) {
+        if (json.at("of") == name_of(kind)) measures.kind = kind;
+    }
+    measures.mean = json.at("mean");
+    measures.hash = json.at("hash");
+    for (const auto& block : json.at("blocks"))
+        measures.blocks.push_back({block.at("largest"), block.at("positive"), block.at("sums").get<decltype(BlockMeasures::sums)>()});
+    return measures;
 }
 
 StoredCase read_stored_case(const std::filesystem::path& folder, const std::string& key)
@@ -66,6 +86,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         stored.channels = json.at("channels").get<std::vector<std::int64_t>>();
         stored.lowest = json.at("lowest").get<std::vector<double>>();
         stored.highest = json.at("highest").get<std::vector<double>>();
+        stored.measures = measures_from(json.at("measures"));
         for (const auto& part : json.at("parts")) {
             stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes")});
             stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(), part.at("mean").get<std::vector<double>>(),
@@ -81,11 +102,13 @@ bool is_complete(const std::filesystem::path& folder, const std::string& key)
 {
     if (!std::filesystem::exists(folder / "case.json")) return false;
     try {
-        for (const auto& part : read_stored_case(folder, key).parts) {
+        const auto stored = read_stored_case(folder, key);
+        const auto has_bytes = [](const std::filesystem::path& file, std::int64_t num_bytes) {
             std::error_code ignored;
-            if (std::filesystem::file_size(folder / part.file, ignored) != static_cast<std::uintmax_t>(part.num_bytes)) return false;
-        }
-        return true;
+            return std::filesystem::file_size(file, ignored) == static_cast<std::uintmax_t>(num_bytes);
+        };
+        return std::ranges::all_of(stored.parts, [&](const auto& part) { return has_bytes(folder / part.file, part.num_bytes); }) &&
+               (stored.measures.blocks.empty() || has_bytes(MeasureFile::path_of(stored), stored.num_measure_bytes()));
     } catch (const IoError&) {
         return false;  // damaged: made anew
     }
@@ -138,6 +161,23 @@ void widen(std::vector<double>& lowest, std::vector<double>& highest, const at::
     }
 }
 
+/// Writes the file of measures, if rows have some.
+StoredMeasures write_measures(const RowMeasures& measures, const StoredOrder& order, const std::filesystem::path& file)
+{
+    StoredMeasures stored{.kind = measures.kind, .mean = measures.mean, .hash = {}, .blocks = {}};
+    if (measures.values.empty()) return stored;
+    std::vector<float> by_place(measures.values.size());
+    for (std::size_t id = 0; id < by_place.size(); ++id)
+        by_place[static_cast<std::size_t>(order.place_of(static_cast<std::int64_t>(id)))] = measures.values[id];
+    const auto bytes = std::as_bytes(std::span<const float>(by_place));
+    stored.hash = hash_text(xxh64(bytes));
+    stored.blocks = block_measures(order, by_place);
+    AtomicFile out(file);
+    out.write(bytes);
+    out.commit(/*sync=*/false);  // the folder is synced as a whole
+    return stored;
+}
+
 void write_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::string& key,
                 const std::filesystem::path& folder)
 {
@@ -171,8 +211,18 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
                          {"mean", statistics.mean()},
                          {"squared_differences", statistics.squared_differences()}});
     }
-    const Json json{{"format", "meshard stored case"},    {"version", kStoreVersion}, {"key", key},       {"case", source.id},  {"rows", num_rows},
-                    {"inputs", num_point_channels(data)}, {"channels", channels},     {"lowest", lowest}, {"highest", highest}, {"parts", parts}};
+    const auto measures = write_measures(row_measures(shards, manifest, data.on_cells), order, partial.path() / "measures.f32");
+    const Json json{{"format", "meshard stored case"},
+                    {"version", kStoreVersion},
+                    {"key", key},
+                    {"case", source.id},
+                    {"rows", num_rows},
+                    {"inputs", num_point_channels(data)},
+                    {"channels", channels},
+                    {"lowest", lowest},
+                    {"highest", highest},
+                    {"measures", to_json(measures)},
+                    {"parts", parts}};
     write_file_atomically(partial.path() / "case.json", json.dump(1) + "\n");
     partial.commit();
 }
@@ -195,7 +245,12 @@ std::int64_t StoredCase::num_bytes() const
 {
     std::int64_t bytes = 0;
     for (const auto& part : parts) bytes += part.num_bytes;
-    return bytes;
+    return bytes + num_measure_bytes();
+}
+
+std::int64_t StoredCase::num_measure_bytes() const
+{
+    return measures.blocks.empty() ? 0 : num_rows * static_cast<std::int64_t>(sizeof(float));
 }
 
 bool try_store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::function<void()>& before_storing)
@@ -233,6 +288,23 @@ StoredCase store_case(const CaseStore& store, const CaseSource& source, const st
 {
     while (!try_store_case(store, source, shards, [] {})) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return open_stored_case(store, source, shards);
+}
+
+MeasureFile::MeasureFile(const StoredCase& stored) : path_(path_of(stored)), hash_(stored.measures.hash)
+{
+    if (stored.measures.blocks.empty()) throw InvalidInput("case " + stored.case_id + ": its rows have neither areas nor volumes.");
+    file_ = MappedFile::open(path_, "store");
+    if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
+        throw IoError("store: " + path_.string() + " is damaged: it has " + std::to_string(file_->bytes().size()) + " bytes, and should have " +
+                      std::to_string(stored.num_measure_bytes()) + ". Remove its folder: it is made again from the case.");
+    }
+    values_ = {reinterpret_cast<const float*>(file_->bytes().data()), static_cast<std::size_t>(stored.num_rows)};
+}
+
+void MeasureFile::verify() const
+{
+    if (hash_text(xxh64(file_->bytes())) == hash_) return;
+    throw IoError("store: " + path_.string() + " is damaged: its bytes are not those that were written. Remove its folder: it is made again from the case.");
 }
 
 }  // namespace meshard

@@ -3,11 +3,16 @@
 
 #include "apps/cases/case_list.h"
 #include "apps/settings/training_config.h"
+#include "apps/store/area_draws.h"
+#include "apps/store/row_measures.h"
+#include "io/bytes/mapped_file.h"
 #include "models/layers/normalizer.h"
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,8 +22,10 @@ namespace meshard {
 ///
 ///     ID-0123456789abcdef/     a case; the digits are of a hash of all that it depends on: its shards, and the settings that say what a point is told and
 ///                              what is predicted. Whatever differs lies in a folder of its own.
-///         case.json            number of rows and bytes of each part, the fields' channels, bounds of what points are told, mean and deviation of each target
+///         case.json            number of rows and bytes of each part, the fields' channels, bounds of what points are told, mean and deviation of each target,
+///                              sums of areas or volumes
 ///         part_0000.rows       the rows that part 0 owns (row_file.h), in the order of `StoredOrder`
+///         measures.f32         areas or volumes of all rows over their mean (row_measures.h), in the order of `StoredOrder`; not where there are none
 ///         figures.json         sums over the true fields, by which a run checks its data (apps/evaluation/case_figures.h); may be missing
 ///     locks/                   empty files: who stores a case holds the lock of its folder's name (kept_folder.h)
 struct CaseStore {
@@ -33,6 +40,14 @@ struct StoredPart {
     std::int64_t num_bytes = 0;
 };
 
+/// Areas or volumes of a case's rows.
+struct StoredMeasures {
+    MeasureKind kind = MeasureKind::None;
+    double mean = 0;                    ///< over all rows, in the unit of the case's file
+    std::string hash;                   ///< of the file
+    std::vector<BlockMeasures> blocks;  ///< of `StoredOrder`; none where there is no file: no row has one
+};
+
 /// What case.json says.
 struct StoredCase {
     std::filesystem::path folder;
@@ -44,10 +59,12 @@ struct StoredCase {
     std::vector<StoredPart> parts;
     std::vector<ChannelStatistics> statistics;  ///< of the targets, a part
     std::vector<double> lowest, highest;        ///< of each number that a point is told, over all points
+    StoredMeasures measures;
 
     std::int64_t num_targets() const;
     std::vector<std::int64_t> rows_of_parts() const;
-    std::int64_t num_bytes() const;
+    std::int64_t num_bytes() const;          ///< of all files
+    std::int64_t num_measure_bytes() const;  ///< of the file of measures, 0 where there is none
 };
 
 /// Sees to it that the case whose shards lie in `shards` is stored, one part after the other, unless it is complete.
@@ -61,5 +78,25 @@ StoredCase open_stored_case(const CaseStore& store, const CaseSource& source, co
 
 /// The same; waits while another process stores it.
 StoredCase store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards);
+
+/// Areas or volumes of all rows of a case over their mean, in the order of `StoredOrder`, mapped.
+class MeasureFile {
+public:
+    /// @throws IoError naming the file if it is missing or cut short; InvalidInput naming the case if its rows have neither
+    explicit MeasureFile(const StoredCase& stored);
+
+    std::span<const float> values() const { return values_; }
+
+    /// Reads all of it. @throws IoError naming the file if its bytes are not those that were written.
+    void verify() const;
+
+    static std::filesystem::path path_of(const StoredCase& stored) { return stored.folder / "measures.f32"; }
+
+private:
+    std::filesystem::path path_;
+    std::string hash_;
+    std::shared_ptr<const MappedFile> file_;
+    std::span<const float> values_;
+};
 
 }  // namespace meshard

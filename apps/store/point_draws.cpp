@@ -5,6 +5,8 @@
 #include "partition/error.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
 namespace meshard {
 namespace {
@@ -57,10 +59,38 @@ std::int64_t StoredOrder::place_of(std::int64_t id) const
     return begin + static_cast<std::int64_t>(permutation_of(block).place_of(static_cast<std::uint64_t>(id - begin)));
 }
 
+std::vector<std::int64_t> StoredOrder::places_of(std::span<const std::int64_t> ids) const
+{
+    std::vector<std::int64_t> places;
+    places.reserve(ids.size());
+    std::int64_t begin = 0, end = 0;
+    std::optional<KeyedPermutation> permutation;  // of the ids from `begin` to `end`
+    for (const auto id : ids) {
+        if (id < begin || id >= end) {
+            const auto block = block_of(id);
+            begin = begin_of(block);
+            end = begin_of(block + 1);
+            permutation.emplace(permutation_of(block));
+        }
+        places.push_back(begin + static_cast<std::int64_t>(permutation->place_of(static_cast<std::uint64_t>(id - begin))));
+    }
+    return places;
+}
+
 std::int64_t StoredOrder::id_at(std::int64_t place) const
 {
     const auto block = block_of(place), begin = begin_of(block);
     return begin + static_cast<std::int64_t>(permutation_of(block)(static_cast<std::uint64_t>(place - begin)));
+}
+
+std::vector<std::int64_t> StoredOrder::ids_of(std::int64_t block, std::span<const std::int64_t> places) const
+{
+    const auto begin = begin_of(block);
+    const auto permutation = permutation_of(block);  // made once a block: making it takes as long as asking it
+    std::vector<std::int64_t> ids;
+    ids.reserve(places.size());
+    for (const auto place : places) ids.push_back(begin + static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(place))));
+    return ids;
 }
 
 std::vector<PlaceRange> StoredOrder::drawn_ranges(std::int64_t count, std::int64_t seed, std::int64_t epoch) const
@@ -90,10 +120,11 @@ std::vector<std::int64_t> StoredOrder::drawn_ids(std::int64_t count, std::int64_
 {
     std::vector<std::int64_t> ids;
     for (const auto& range : drawn_ranges(count, seed, epoch)) {
-        const auto block = block_of(range.first), begin = begin_of(block);
-        const auto permutation = permutation_of(block);  // made once a block: making it takes as long as asking it
-        for (auto place = range.first; place < range.first + range.count; ++place)
-            ids.push_back(begin + static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(place - begin))));
+        const auto block = block_of(range.first);
+        std::vector<std::int64_t> places(static_cast<std::size_t>(range.count));
+        std::iota(places.begin(), places.end(), range.first - begin_of(block));
+        const auto drawn = ids_of(block, places);
+        ids.insert(ids.end(), drawn.begin(), drawn.end());
     }
     std::sort(ids.begin(), ids.end());
     return ids;

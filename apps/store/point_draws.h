@@ -4,6 +4,7 @@
 #include "apps/store/keyed_permutation.h"
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ public:
     std::int64_t block_of(std::int64_t row) const;    ///< of a place, or of an id
     std::int64_t place_of(std::int64_t id) const;
     std::int64_t id_at(std::int64_t place) const;
+    std::vector<std::int64_t> places_of(std::span<const std::int64_t> ids) const;  ///< faster than one by one where neighbours are of one block
+
+    /// Ids at some places of a block, which are counted from its first.
+    std::vector<std::int64_t> ids_of(std::int64_t block, std::span<const std::int64_t> places) const;
 
     /// Places of `count` rows: of each block its share, in ranges that lie together but for one that goes over the block's end. As with `drawn_points` no
     /// place comes back in the epochs that follow (from 1) before fewer than `count` are left; then the ranges begin elsewhere.

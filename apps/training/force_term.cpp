@@ -19,8 +19,7 @@ constexpr double kLeastDeviation = 0.001;  // of a coefficient: cases that are a
 
 ForceTerm::ForceTerm(std::array<double, 2> weights, const DataConfig& data, const JudgedFields& layout, const ForceSettings& settings,
                      std::span<const CaseSource> cases, std::span<const CaseFigures> figures, const at::Device& device)
-    : layout_(layout), normals_(first_channel(data, "normals")), areas_(first_channel(data, "areas")),
-      weights_(torch::tensor({weights[0], weights[1]}).to(torch::kFloat).to(device))
+    : layout_(layout), normals_(first_channel(data, "normals")), weights_(torch::tensor({weights[0], weights[1]}).to(torch::kFloat).to(device))
 {
     if (layout.pressure < 0)
         throw InvalidInput("training.force_weights: no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp).");
@@ -40,7 +39,7 @@ ForceTerm::ForceTerm(std::array<double, 2> weights, const DataConfig& data, cons
     for (int k = 0; k < 2; ++k) deviations_[k] = std::max(spread_of(truths[k]).deviation, kLeastDeviation);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         const auto signs = signs_of(figures[i].forces, flows[i].drag);
-        // Normals of an array may point against the order of the points; areas are told divided by their mean.
+        // Normals of an array may point against the order of the points; areas are stored divided by their mean.
         const auto mean_area = figures[i].forces.area / static_cast<double>(figures[i].num_rows);
         const auto normals_out = figures[i].normals_along < 0 ? -signs.normal : signs.normal;
         auto directions = torch::empty({3, 2}, torch::kDouble);
@@ -56,7 +55,8 @@ ForceTerm::ForceTerm(std::array<double, 2> weights, const DataConfig& data, cons
 at::Tensor ForceTerm::operator()(const at::Tensor& difference, const CaseTensors& example) const
 {
     const auto& of_case = cases_.at(example.id);
-    const auto areas = example.inputs.embedding.narrow(-1, areas_, 1), vectors = example.inputs.embedding.narrow(-1, normals_, 3) * areas;
+    const auto& areas = example.measures;
+    const auto vectors = example.inputs.embedding.narrow(-1, normals_, 3) * areas;
     const auto share = static_cast<double>(of_case.num_points) / static_cast<double>(difference.size(1));
     // (3) over all ranks, then (2): linear, so that the sums stay pending until they are squared.
     const auto forces = [&](const at::Tensor& rows, const at::Tensor& directions) {

@@ -17,7 +17,7 @@ namespace meshard {
 /// Errors of drag and lift as a term of the loss: sum over the two of w ((C_predicted - C_true) / sigma)^2. Both coefficients are integrals over the points
 /// that take part in the step, of the prediction and of the truth: of k of N points N / k times the sum (Horvitz and Thompson, A generalization of sampling
 /// without replacement, 1952). sigma is the standard deviation of the true coefficient over the training cases, at least 0.001.
-/// Area vectors are what the model is told of its points: normals times areas, which must be among `data.inputs`.
+/// Area vectors are the normals that the model is told, which must be among `data.inputs`, times the areas that are stored beside (`CaseTensors::measures`).
 class ForceTerm {
 public:
     /// @param weights   of drag and of lift
@@ -35,15 +35,15 @@ public:
     const std::array<double, 2>& deviations() const { return deviations_; }
 
 private:
-    /// What makes sums of fields times normals and areas, as the model is told them, coefficients: columns for drag and lift, divided by sigma.
+    /// What makes sums of fields times normals and areas, these over their mean, coefficients: columns for drag and lift, divided by sigma.
     struct OfCase {
         at::Tensor of_pressure, of_shear;  // (3, 2)
         std::int64_t num_points = 0;       // of the whole case
     };
 
     JudgedFields layout_;
-    std::int64_t normals_ = 0, areas_ = 0;  // first channels among the inputs
-    at::Tensor weights_;                    // (2)
+    std::int64_t normals_ = 0;  // first channel among the inputs
+    at::Tensor weights_;        // (2)
     std::array<double, 2> deviations_{};
     std::map<std::string, OfCase> cases_;  // by id
 };

@@ -64,6 +64,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92BA72F3D8DD7;
 
 constexpr double kMuchWaiting = 0.05;  // share of the steps' time
+constexpr double kMuchWider = 3;       // deviation of a field in one data set over that in another
 
 // In checkpoints: what is drawn in a step is a function of the seed, the step and the data group, so that there is no state to keep.
 constexpr const char* kDrawsOfSteps = "of each step";
@@ -79,6 +80,14 @@ std::string formatted(const char* format, Values... values)
     char text[256];
     std::snprintf(text, sizeof text, format, values...);
     return text;
+}
+
+/// Of each channel, unbiased.
+std::vector<double> deviations_of(const ChannelStatistics& statistics)
+{
+    auto deviations = statistics.squared_differences();
+    for (auto& value : deviations) value = std::sqrt(value / static_cast<double>(std::max<std::int64_t>(1, statistics.num_rows() - 1)));
+    return deviations;
 }
 
 /// Exact mode, where it is asked for, as long as this lives. In one thread: where threads share out an operator, LibTorch's vector code ends and its
@@ -144,10 +153,11 @@ struct CasePart {
     DataConfig data;
     CaseLists cases;
     std::optional<RunCases> stored;
-    std::optional<CaseSequence> fed;               // the training cases, in the order of the steps
-    std::map<std::string, FieldScaling> scalings;  // by case id
-    Normalizer normalizer;                         // of the fields without their units
-    at::Tensor training_mean;                      // of these: the normaliser's, but where vectors keep their mean
+    std::optional<CaseSequence> fed;                   // the training cases, in the order of the steps
+    std::map<std::string, FieldScaling> scalings;      // by case id
+    Normalizer normalizer;                             // of the fields without their units
+    at::Tensor training_mean;                          // of these: the normaliser's, but where vectors keep their mean
+    std::map<std::string, ChannelStatistics> of_sets;  // of each of several data sets, to be told only: models know one
     InputRanges ranges;
     FieldLoss loss;
     std::optional<Validation> validation;
@@ -174,9 +184,11 @@ public:
     void test();
     void describe();
     void print_plan() const;
+    void say_scales_of_sets(const CasePart& part);
     void finish();
 
 private:
+    void check_measures(std::size_t part) const;
     void check_data(const TrainingStart& start, std::size_t part);
     void judge_by_shape(std::span<const CaseFigures> figures, const JudgedFields& layout);
     void prepare_part(std::size_t part, const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
@@ -322,16 +334,44 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
                             : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = part.stored->train.channels();
     part.validation.emplace(part.data, channels, config_.forces, part.cases, names_of_coefficients(config_.training.coefficient_weights));
+    if (!part.data.is_grid) check_measures(index);
     if (!part.data.is_grid) check_data(start, index);
     for (const auto& source : part.cases.all()) part.scalings[source.id] = field_scaling(part.data, channels, source);
     const auto statistics = target_statistics(part.stored->train, config_.training.exact, part.scalings);
     part.normalizer = statistics.normalizer(shared_vectors(part.data, channels));
     part.training_mean = statistics.normalizer().mean;
+    part.of_sets = statistics_of_sets(part.stored->train, part.scalings);
     for (std::int64_t i = 0; i < part.stored->train.size(); ++i) {
         PointInputs bounds{.embedding = part.stored->train.input_bounds(i), .positions = {}, .constants = {}, .time = {}};
         tell_of_case(bounds, part.data, part.stored->train.sources()[i]);
         part.ranges.add(bounds);
     }
+}
+
+/// Before the first step: the cases have the areas or volumes by which their points are to be drawn or to count.
+void Run::check_measures(std::size_t index) const
+{
+    const auto& stored = *parts_[index].stored;
+    const auto& data = parts_[index].data;
+    const auto& training = config_.training;
+    const auto require = [](const CaseSet& cases, const char* key, bool takes_areas, bool takes_volumes) {
+        for (std::int64_t i = 0; i < cases.size(); ++i) {
+            const auto& measures = cases.measures(i);
+            const bool is_of_kind = (takes_areas && measures.kind == MeasureKind::Areas) || (takes_volumes && measures.kind == MeasureKind::Volumes);
+            if (is_of_kind && !measures.blocks.empty()) continue;
+            const std::string wanted = takes_areas && takes_volumes ? "areas or volumes" : takes_volumes ? "volumes" : "areas";
+            std::string found = "its cells have neither areas nor volumes";
+            if (measures.kind != MeasureKind::None) found = std::string("its cells have ") + name_of(measures.kind);
+            if (is_of_kind) found = "all its " + wanted + " are 0";
+            throw InvalidInput("case " + cases.id(i) + ": " + key + " goes by " + wanted + ", and " + found + ". Set another, or leave the case out.");
+        }
+    };
+    if (config_.weighs_points(index)) {
+        const bool takes_areas = training.weighs_areas && index == 0, takes_volumes = training.weighs_volumes && (index == 1 || !config_.volume);
+        for (const auto* cases : {&stored.train, &stored.val, &stored.test}) require(*cases, "training.point_weights", takes_areas, takes_volumes);
+    }
+    if (index == 0 && training.has_forces()) require(stored.train, "training.force_weights", true, false);
+    if (data.num_sampled > 0 && data.sampling == SamplingKind::Areas) require(stored.train, "data.sampling", true, false);
 }
 
 /// What the cases say of themselves before anything is learnt from them. A run that goes on has been let pass when it began.
@@ -443,11 +483,9 @@ at::Tensor Run::loss_of(const CasePrediction& prediction, const Example& example
 at::Tensor Run::loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const
 {
     const auto& part = parts_[index];
-    const bool weighs_areas = config_.training.weigh_areas && part.data.tells("areas");
-    const auto areas = weighs_areas ? example.inputs.embedding.narrow(-1, first_channel(part.data, "areas"), 1) : at::Tensor();
     const auto& scaling = part.scalings.at(example.id);
     const auto target = part.normalizer.normalize(scaling.without_unit(example.target));
-    const auto loss = part.loss(prediction, target, areas);
+    const auto loss = part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
     if (index > 0 || !force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
     const auto difference = (prediction - target) * part.normalizer.std;
     return loss + (*force_term_)(scaling.scale.defined() ? difference * scaling.scale : difference, example);
@@ -514,6 +552,15 @@ void Run::describe()
         line["mean"].push_back(normalizer.mean[c].item<double>());
         line["std"].push_back(normalizer.std[c].item<double>());
     }
+    for (const auto& part : parts_) {
+        for (const auto& [set, of_set] : part.of_sets) {
+            const Json mean = of_set.mean(), deviations = deviations_of(of_set);
+            for (std::size_t c = 0; c < mean.size(); ++c) {
+                line["sets"][set]["mean"].push_back(mean[c]);
+                line["sets"][set]["std"].push_back(deviations[c]);
+            }
+        }
+    }
     line["shards_per_case"] = stored().num_parts;
     line["seconds"] = seconds_in_preparation_;
     log_.record(line);
@@ -525,6 +572,10 @@ void Run::describe()
                            static_cast<long long>(parts_[1].stored->train.num_points()), static_cast<long long>(cases_.num_left_out)));
     }
 
+    if (const auto& missing = cases_.without_file; !missing.empty()) {
+        log_.say("look at this: " + std::to_string(missing.size()) + " case(s) of the table have a split and no file, and are left out: " + missing[0] +
+                 (missing.size() > 1 ? ", " + missing[1] : "") + (missing.size() > 2 ? ", ..." : ""));
+    }
     const auto of_sets = order_->order().cases_of_sets();
     for (std::size_t s = 0; s < of_sets.size(); ++s) {
         const auto& name = config_.data.sets[s].name;
@@ -533,6 +584,7 @@ void Run::describe()
                            static_cast<long long>(num_cases_), name.c_str(), static_cast<long long>(count)));
     }
 
+    for (const auto& part : parts_) say_scales_of_sets(part);
     for (std::size_t part = 0; part < findings_.size(); ++part) {
         const auto& findings = findings_[part];
         if (!findings.numbers.empty()) {
@@ -572,6 +624,28 @@ void Run::describe()
     if (steps_done_ >= num_steps_limit()) {
         log_.say(formatted("all %lld steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more",
                            static_cast<long long>(num_steps_limit())));
+    }
+}
+
+/// Where all sets are scaled by one deviation that fits some of them badly.
+void Run::say_scales_of_sets(const CasePart& part)
+{
+    std::size_t first = 0;
+    for (std::size_t f = 0; f < part.data.fields.size(); ++f) {
+        const auto count = static_cast<std::size_t>(part.stored->train.channels()[f]);
+        std::pair<double, std::string> least{std::numeric_limits<double>::infinity(), ""}, most{0, ""};
+        for (const auto& [set, of_set] : part.of_sets) {
+            const auto deviations = deviations_of(of_set);
+            const auto size =
+                *std::max_element(deviations.begin() + static_cast<std::ptrdiff_t>(first), deviations.begin() + static_cast<std::ptrdiff_t>(first + count));
+            least = std::min(least, {size, set});
+            most = std::max(most, {size, set});
+        }
+        first += count;
+        if (part.of_sets.size() < 2 || most.first < kMuchWider * least.first) continue;
+        log_.say(part.data.fields[f].name + " deviates by " + formatted("%.3g", most.first) + " in " + most.second + " and by " +
+                 formatted("%.3g", least.first) + " in " + least.second +
+                 "; one scale serves all sets, and errors of the former count more. Without units (data.targets: nondimensional) they may be alike");
     }
 }
 
@@ -1042,7 +1116,8 @@ FieldErrors Run::errors(CaseSet RunCases::* of_split, const std::string& split)
             const auto& points = example[p];
             const auto& scaling = part.scalings.at(points.id);
             const auto physical = scaling.physical(part.normalizer.denormalize(prediction.fields[p])), guess = scaling.physical(part.training_mean);
-            part.validation->add(static_cast<std::size_t>(i), points, part.stored->shards.at(points.id), physical, guess, *domain_);
+            const auto volumes = part.data.is_grid ? at::Tensor() : (*part.stored.*of_split).volumes(i, spec_of(points.target)->index_map->global_ids);
+            part.validation->add(static_cast<std::size_t>(i), points, part.stored->shards.at(points.id), volumes, physical, guess, *domain_);
             if (p == 0 && coefficient_targets_) {
                 part.validation->add_of_head(static_cast<std::size_t>(i),
                                              physical_coefficients(prediction.coefficients, coefficient_targets_->means(), coefficient_targets_->deviations()));

@@ -42,13 +42,16 @@ at::Tensor Validation::geometry(const CaseTensors& example, const std::filesyste
     return found;
 }
 
-void Validation::add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& physical, const at::Tensor& guess,
-                     const DeviceMesh& domain)
+void Validation::add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& volumes, const at::Tensor& physical,
+                     const at::Tensor& guess, const DeviceMesh& domain)
 {
     const auto predicted = to_local(physical).squeeze(0), truth = to_local(example.target).squeeze(0);
-    found_[index] =
-        case_sums(predicted, truth, shards.empty() ? at::Tensor() : geometry(example, shards, domain), layout_, guess, domain.group(domain.axis("domain")))
-            .numbers();
+    at::Tensor shape;
+    if (volumes.defined())
+        shape = volume_geometry(volumes);
+    else if (!shards.empty())
+        shape = geometry(example, shards, domain);
+    found_[index] = case_sums(predicted, truth, shape, layout_, guess, domain.group(domain.axis("domain"))).numbers();
 }
 
 Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups)

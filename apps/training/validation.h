@@ -29,9 +29,10 @@ public:
 
     /// Judges one case of a list. Collective over `domain`, whose ranks hold the rows.
     /// @param shards   of the case: where areas are read from, kept for the next time while little memory is taken; empty: no areas, and no forces
+    /// @param volumes  (rows), double, of this rank's rows in a case of solids; undefined: areas are read from the shards
     /// @param physical (1, N, channels), the prediction, as the example's target
-    void add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& physical, const at::Tensor& guess,
-             const DeviceMesh& domain);
+    void add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& volumes, const at::Tensor& physical,
+             const at::Tensor& guess, const DeviceMesh& domain);
 
     /// The head's coefficients of a case, in their order.
     void add_of_head(std::size_t index, const std::vector<double>& coefficients) { found_of_head_[index] = coefficients; }

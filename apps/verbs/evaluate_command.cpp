@@ -66,19 +66,6 @@ void make_folder(const std::filesystem::path& folder)
     throw IoError("the folder " + folder.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Choose another with -o.");
 }
 
-/// Prints those that are broken. Returns whether there are any.
-bool break_thresholds(const EvaluateArguments& options, const nlohmann::ordered_json& numbers)
-{
-    bool is_broken = false;
-    for (const auto& threshold : options.thresholds) {
-        const auto value = threshold.value_in(numbers);
-        if (!threshold.is_broken_by(value)) continue;
-        std::cerr << "meshard evaluate: --fail-if " << threshold.text << ": " << threshold.path << " is " << value << std::endl;
-        is_broken = true;
-    }
-    return is_broken;
-}
-
 /// What is judged of a part of the cases: surface, volume, or the only one.
 struct JudgedPart {
     JudgedModel model;
@@ -103,16 +90,6 @@ std::vector<JudgedPart> judged_parts(const EvaluateArguments& options)
     return parts;
 }
 
-/// Numbers of all parts: the volume's whole under `volume`, and its fields among those of the splits.
-nlohmann::ordered_json numbers_of(const std::vector<Evaluation>& evaluations)
-{
-    auto numbers = to_json(evaluations.front());
-    if (evaluations.size() == 1) return numbers;
-    numbers["volume"] = to_json(evaluations.back());
-    for (const auto& [split, of_split] : numbers["volume"]["splits"].items()) numbers["splits"][split]["fields"].update(of_split["fields"]);
-    return numbers;
-}
-
 }  // namespace
 
 int evaluate_command(std::span<const std::string> arguments)
@@ -135,9 +112,9 @@ int evaluate_command(std::span<const std::string> arguments)
                       << ", a line a case: " << (folder / "cases.csv").string() << " (model: " << evaluation.model << ")" << std::endl;
         }
         if (world.rank() != 0) return exit_code::ok;
-        const auto numbers = numbers_of(evaluations);
+        const auto numbers = joined_json(evaluations);
         if (options.json) std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
-        return break_thresholds(options, numbers) ? exit_code::check_failed : exit_code::ok;
+        return break_thresholds(options.thresholds, numbers, "evaluate") ? exit_code::check_failed : exit_code::ok;
     };
     return run_on_ranks(options.num_ranks, "evaluate", arguments, verify, body, options.device);
 }

@@ -19,6 +19,8 @@ struct ReportArguments {
     std::vector<std::string> runs;
     std::vector<std::string> cases;
     std::string output;
+    std::vector<Threshold> thresholds;
+    std::vector<PlaneAcross> planes;
     int num_ranks = 0;
     std::string device = "auto";
 };
@@ -29,6 +31,7 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
                  "drag and lift, curves of training, a table of the cases, pictures of the best, the median and the worst (report.html); the\n"
                  "same numbers as report.json and cases.csv.",
                  "report");
+    std::vector<std::string> bounds, planes;
     app.add_option("runs", options.runs, "folders of runs of `meshard train`")->required()->type_name("RUN...");
     app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");
     app.add_option("--cases", options.cases, "train, val, test, all or ids of the run's cases, separated by commas")
@@ -36,11 +39,21 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
         ->allow_extra_args(false)
         ->type_name("CASES")
         ->default_str("val,test");
+    app.add_option("--plane", planes, "of volumes show the cells that this plane crosses, e.g. x=1.2; may be repeated")
+        ->allow_extra_args(false)
+        ->type_name("AXIS=NUMBER")
+        ->default_str("y=0, or the middle");
+    app.add_option("--fail-if", bounds, "end with exit code 1 if this holds for a run, as evaluate has it, e.g. 'test.cd.mae>0.01'; may be repeated")
+        ->allow_extra_args(false)
+        ->type_name("NUMBER>BOUND");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
-    return parse_arguments(app, arguments);
+    if (!parse_arguments(app, arguments)) return false;
+    for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
+    for (const auto& plane : planes) options.planes.push_back(PlaneAcross::from_text(plane));
+    return true;
 }
 
 }  // namespace
@@ -54,14 +67,17 @@ int report_command(std::span<const std::string> arguments)
         for (const auto& run : options.runs) judged_cases(judged_model(run), options.cases);
     };
     const auto body = [&](World& world) {
-        const std::vector<std::filesystem::path> runs(options.runs.begin(), options.runs.end());
         const auto folder = std::filesystem::absolute(options.output);
-        const auto evaluations = write_report(runs, options.cases, folder, world);
-        if (world.rank() == 0) {
+        const auto of_runs = write_report({{options.runs.begin(), options.runs.end()}, options.cases, options.planes}, folder, world);
+        if (world.rank() != 0) return exit_code::ok;
+        for (const auto& evaluations : of_runs) {
             for (const auto& evaluation : evaluations) std::cout << to_text(evaluation);
-            std::cout << (folder / "report.html").string() << std::endl;
         }
-        return exit_code::ok;
+        std::cout << (folder / "report.html").string() << std::endl;
+        bool is_broken = false;
+        for (std::size_t run = 0; run < of_runs.size(); ++run)
+            is_broken |= break_thresholds(options.thresholds, joined_json(of_runs[run]), "report", of_runs.size() > 1 ? options.runs[run] : "");
+        return is_broken ? exit_code::check_failed : exit_code::ok;
     };
     return run_on_ranks(options.num_ranks, "report", arguments, verify, body, options.device);
 }

@@ -250,9 +250,8 @@ int train_command(std::span<const std::string> arguments)
         };
         const auto after_last_step = [&] {
             if (!config.writes_report) return;
-            const std::vector runs{config.run_dir()};
             const auto folder = std::filesystem::absolute(config.run_dir()) / "report";
-            write_report(runs, {}, folder, world);
+            write_report({.runs = {config.run_dir()}}, folder, world);
             if (world.rank() == 0) std::cerr << "report: " << (folder / "report.html").string() << std::endl;
         };
         const TrainingStart start{!options.resume.empty(), options.validate,  options.print_plan, options.verify_sources,

@@ -96,14 +96,17 @@ struct Coloring {
     bool is_categorical = false;
     std::vector<double> categories;
     double low = 0, high = 1;
+    bool is_diverging = false;
     bool is_clipped = false;  // some values lie outside low ... high
 
     Color color(double value) const
     {
         if (std::isnan(value)) return not_a_number;
         if (is_categorical) return categorical_color(std::ranges::lower_bound(categories, value) - categories.begin());
-        return sequential_color(high > low ? (value - low) / (high - low) : 0.5);
+        return color_of_part(high > low ? (value - low) / (high - low) : 0.5);
     }
+    /// Of a part of the range, 0 to 1.
+    Color color_of_part(double part) const { return is_diverging ? diverging_color(part) : sequential_color(part); }
 };
 
 const DataArray& find_color_array(const Mesh& mesh, const std::string& name, bool& on_cells)
@@ -205,6 +208,7 @@ std::vector<ValueCount> values_seen(const Scene& scene)
 Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options)
 {
     Coloring coloring;
+    coloring.is_diverging = options.is_diverging;
     coloring.is_plain = glance.numbers.has_values == 0;
     const auto& seen = glance.seen;
     if (glance.numbers.has_fractions == 0 && !options.range && seen.size() <= max_categories) {
@@ -352,7 +356,7 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         return;
     }
     const std::int32_t height = std::max(8, image.height - top - 2 * margin);
-    for (std::int32_t y = 0; y < height; ++y) fill(image, left, top + y, 22, 1, sequential_color(1 - (y + 0.5) / height));
+    for (std::int32_t y = 0; y < height; ++y) fill(image, left, top + y, 22, 1, coloring.color_of_part(1 - (y + 0.5) / height));
     constexpr int num_labels = 6;
     for (int i = 0; i < num_labels; ++i) {
         const double part = static_cast<double>(i) / (num_labels - 1);

@@ -37,6 +37,7 @@ struct RenderOptions {
     std::string component = {};                       ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
     std::optional<std::array<double, 2>> range = {};  ///< of the colours; else the lowest and highest value seen, without
                                                       ///< the outer 0.5 % on each side where these take up most of the range
+    bool is_diverging = false;                        ///< colours part from the middle of the range, which is pale: for differences
     View view = View::Iso;
     std::int32_t width = 1280;
     std::int32_t height = 800;

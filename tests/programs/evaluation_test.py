@@ -275,6 +275,16 @@ class Report(Judged):
             self.assertEqual(picture[:8], b"\x89PNG\r\n\x1a\n")
         self.assertEqual([point[0] for point in numbers["runs"][0]["curves"]["loss"]], [1, 2, 3])
 
+    def test_ends_with_one_where_a_bound_is_broken(self):
+        self.good("report", "runs/car", "-o", "kept", "--fail-if", "test.pressure.rel_l2>1000")
+        result = self.good("report", "runs/car", "-o", "broken", "--fail-if", "test.pressure.rel_l2>0", "--fail-if", "test.cd.mae>1000", "--nproc", 2, code=1)
+        self.assertIn("--fail-if test.pressure.rel_l2>0: test.pressure.rel_l2 is", result.err)
+        self.assertNotIn("cd.mae", result.err)
+        self.assertEqual(self.names(self.folder / "broken"), self.names(self.folder / "kept"))
+        self.assertIn("expected NUMBER>BOUND", self.good("report", "runs/car", "-o", "none", "--fail-if", "test.cd.mae", code=2).err)
+        self.assertIn("expected x, y or z and a number", self.good("report", "runs/car", "-o", "none", "--plane", "w=1", code=2).err)
+        self.assertFalse((self.folder / "none").exists())
+
     def test_shows_how_errors_are_spread(self):
         self.good("report", "runs/car", "-o", "report", "--nproc", 2)
         self.good("report", "runs/car", "-o", "alone")

@@ -6,7 +6,7 @@ import struct
 from runner import Case
 from samples import put_training
 
-FLOW = ("data.reference.U_inf=[4, 0, 0]", "data.forces.area=0.1", "data.inputs=[points, normals, areas]", "training.order=fixed", "training.max_steps=4", "training.num_epochs=4")
+FLOW = ("data.reference.U_inf=[4, 0, 0]", "data.forces.area=0.1", "training.order=fixed", "training.max_steps=4", "training.num_epochs=4")
 
 
 def weights_of(path):
@@ -56,7 +56,7 @@ class ForceLoss(Case):
 
     def test_is_refused_without_what_makes_forces_coefficients(self):
         words = ("train", "car.yaml", "training.force_weights=[0.05, 0.01]")
-        self.assert_fails(self.meshard(*words), 2, "put normals and areas among data.inputs")
-        self.assert_fails(self.meshard(*words, "data.inputs=[points, normals, areas]"), 3, "training.force_weights", "data.reference.U_inf")
+        self.assert_fails(self.meshard(*words, "data.inputs=[points]"), 2, "needs the normals of the points")
+        self.assert_fails(self.meshard(*words), 3, "training.force_weights", "data.reference.U_inf")
         self.assert_fails(self.meshard(*words[:2], "training.force_weights=[0.05]"), 2, "must be two numbers")
-        self.assert_fails(self.meshard(*words, "data.inputs=[points, normals, areas]", "data.sampling=areas", "data.sampling_resolution=10"), 2, "Set uniform")
+        self.assert_fails(self.meshard(*words, "data.sampling=areas", "data.sampling_resolution=10"), 2, "Set uniform")

@@ -41,15 +41,15 @@ class Kills(Modes):
                 return f"{kind}, signal {int(number)}"
         return "ended"
 
-    def end_in_the_same_bits(self, num_ranks):
+    def end_in_the_same_bits(self, num_ranks, *more):
         seed = int(os.environ.get("MESHARD_KILL_SEED", random.randrange(10 ** 6)))
         draw = random.Random(seed)
-        self.train("whole", num_ranks, *SETTINGS, "data.shards=shards")
+        self.train("whole", num_ranks, *SETTINGS, *more, "data.shards=shards")
         kinds = []
         where = f"MESHARD_KILL_SEED={seed}"
         while len(kinds) < NUM_KILLS:
             can_resume = (self.folder / "runs/killed/checkpoints/last.safetensors").exists()
-            words = ("--resume", "runs/killed") if can_resume else ("car.yaml", "run_id=killed", *SETTINGS, "data.shards=others", "--overwrite")
+            words = ("--resume", "runs/killed") if can_resume else ("car.yaml", "run_id=killed", *SETTINGS, *more, "data.shards=others", "--overwrite")
             process = self.start_meshard("train", *words, "--nproc", num_ranks)
             kinds.append(self.kill(process, draw))
             result = process.result()
@@ -71,4 +71,4 @@ class Kills(Modes):
         self.end_in_the_same_bits(1)
 
     def test_of_two_ranks_leave_a_run_that_ends_in_the_same_bits(self):
-        self.end_in_the_same_bits(2)
+        self.end_in_the_same_bits(2, "data.sampling=areas", "training.point_weights=areas")

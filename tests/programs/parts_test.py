@@ -131,9 +131,10 @@ class Parts(Case):
             numbers = json.loads((self.folder / f"runs/both/{folder}/evaluation.json").read_text())
             judged.update(numbers["cases"][0]["fields"])
         self.assertEqual(set(judged), {"pressure", "wss", "velocity", "volume_pressure"})
-        of_run = next(line for line in self.lines("both") if line["phase"] == "test")["metrics"]
-        for name, values in of_run.items():   # the run read shards, `evaluate` the files
-            self.assertAlmostEqual(judged[name]["rel_l2"], values["rel_l2"], delta=1e-4 * values["rel_l2"])
+        of_run = next(line for line in self.lines("both") if line["phase"] == "test")["errors"]
+        for name, values in of_run.items():   # the run read shards and, of the volume, the store's volumes of cells; `evaluate` reads the files
+            for metric in ("rel_l2", "rel_l2_area"):
+                self.assertAlmostEqual(judged[name][metric], values[metric], delta=1e-4 * values[metric])
 
         sources = [self.folder / "cases/run_6/boundary_6.vtp", self.folder / "cases/run_6/volume_6.vtu"]
         wall = self.folder / "cases/run_6/ahmed_6.stl"
@@ -157,6 +158,16 @@ class Parts(Case):
         self.assertIn("velocity, cells at y = ", (self.folder / "report/report.html").read_text())
         self.assertIn("both_volume_6_velocity_error_dark.png", self.names(self.folder / "report/pictures"))
 
+        planes = ("report", "runs/both", "-o", "planes", "--cases", "test", "--plane", "x=1", "--plane", "z=0.5")
+        self.assert_good(self.meshard(*planes))
+        page = (self.folder / "planes/report.html").read_text()
+        self.assertTrue("velocity, cells at x = 1<" in page and "velocity, cells at z = 0.5<" in page)
+        drawn = self.names(self.folder / "planes/pictures")
+        self.assertIn("both_volume_6_x=1_velocity_true.png", drawn)
+        self.assertEqual(len({(self.folder / "planes/pictures" / name).read_bytes() for name in drawn if "velocity_true.png" in name}), 2)
+        self.assertIn("both_6_pressure_error.png", drawn)   # the surface from outside as ever
+        self.assert_fails(self.meshard("report", "runs/both", "-o", "beside", "--cases", "test", "--plane", "x=99"), 3, "x = 99", "lies beside the volume", "Choose another --plane")
+
     def test_may_be_trained_alone(self):
         for name, words in (("surface", ONLY_SURFACE), ("volume", ONLY_VOLUME)):
             self.train(name, 1, *words)
@@ -166,7 +177,7 @@ class Parts(Case):
         self.assertIn("velocity", arrays_of(self.folder / "new.vtu"))
 
     def test_are_sampled_with_their_neighbours_among_all_points(self):
-        words = ("data.sampling_resolution=40", "data.sampling=areas", "training.num_epochs=1")
+        words = ("data.sampling_resolution=40", "data.sampling=areas", "training.point_weights=[areas, volumes]", "training.num_epochs=1")
         self.train("one", 1, *words)
         self.train("on_3", 3, *words, "data.memory=0")   # cases are read anew in each step
         self.assert_same_losses("on_3", "one", num_steps=3)

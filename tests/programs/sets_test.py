@@ -30,6 +30,12 @@ class DataSets(Modes):
         self.train("sets", 1, "training.exact=true", *SETS)
         self.assertEqual(self.results("sets"), self.results("one"))
         self.assertEqual(set(self.order("sets")), {"one:1", "one:2", "two:3"})
+        self.train("alone", 1, "~data.split.column", "data.split={train: ['1', '2']}", "training.max_steps=1")
+        (of_sets,), (alone,) = ([line for line in self.lines(run) if line["phase"] == "dataset"] for run in ("sets", "alone"))
+        self.assertEqual(set(of_sets["sets"]), {"one", "two"})
+        for name in ("mean", "std"):
+            for found, expected in zip(of_sets["sets"]["one"][name], alone[name], strict=True):
+                self.assertAlmostEqual(found, expected, delta=1e-5 * abs(expected) + 1e-9)
         self.train("own", 1, "training.exact=true", "~data.split", *SETS[2:], "data.sets.two.split={train: ['3'], test: ['4']}")
         self.assertEqual(self.results("own"), self.results("one"))
 

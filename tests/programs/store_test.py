@@ -40,7 +40,9 @@ class Prepare(Store):
         self.assertEqual(sum(report["cases"].values()), len(self.stored()))
         self.assertEqual(report["parts"], 2)
         files = [path for paths in self.stored().values() for path in paths]
-        self.assertEqual(report["store_bytes"], sum(path.stat().st_size for path in files))
+        measures = list((self.folder / "shards/store").glob("*/measures.f32"))
+        self.assertEqual(len(measures), len(self.stored()))
+        self.assertEqual(report["store_bytes"], sum(path.stat().st_size for path in files + measures))
         self.assertEqual({path.stat().st_size % 4 for path in files}, {0})
         times = {path: path.stat().st_mtime_ns for path in files}
         self.train("car", 2, "data.shards=shards", "training.max_steps=1")
@@ -141,7 +143,7 @@ class Streaming(Store):
     def test_gives_the_same_bits_with_some_of_the_points(self):
         for sampling in ("uniform", "blocks"):
             self.assert_same(sampling, "data.sampling_resolution=60", f"data.sampling={sampling}", "data.parts=5")
-        self.assert_same("areas", "data.sampling_resolution=60", "data.sampling=areas", "data.inputs=[points, normals, areas]")
+        self.assert_same("areas", "data.sampling_resolution=60", "data.sampling=areas", "training.point_weights=areas")
 
     def test_gives_the_same_bits_with_groups_and_cut_parameters(self):
         self.assert_same("groups", "parallel.data=2", "training.accumulate=2", num_ranks=(2, 4))
@@ -156,14 +158,15 @@ class Streaming(Store):
         self.assertEqual(self.results("parts")[1], self.results("whole")[1])
 
     def test_draws_the_same_points_on_any_number_of_ranks(self):
-        words = ("data.sampling_resolution=60", "data.sampling=blocks", STREAMED)
-        losses = []
-        for ranks in (1, 2, 3):
-            self.train(f"ranks{ranks}", ranks, *words)
-            losses.append([line["loss"] for line in self.lines(f"ranks{ranks}") if line["phase"] == "train_step"])
-        for other in losses[1:]:
-            for a, b in zip(losses[0], other, strict=True):
-                self.assertAlmostEqual(a, b, delta=2e-3 * abs(a))
+        for sampling in ("blocks", "areas"):
+            words = ("data.sampling_resolution=60", f"data.sampling={sampling}", STREAMED)
+            losses = []
+            for ranks in (1, 2, 3):
+                self.train(f"{sampling}{ranks}", ranks, *words)
+                losses.append([line["loss"] for line in self.lines(f"{sampling}{ranks}") if line["phase"] == "train_step"])
+            for other in losses[1:]:
+                for a, b in zip(losses[0], other, strict=True):
+                    self.assertAlmostEqual(a, b, delta=2e-3 * abs(a))
 
 
 class Damage(Store):

@@ -58,9 +58,8 @@ class Steps(Modes):
 
 class Losses(Steps):
     def test_are_the_same_on_any_number_of_ranks(self):
-        areas = ("data.inputs=[points, normals, areas]", "training.point_weights=areas")
         self.assert_same_on_ranks("mixed", "training.loss=[huber, l1, relative_mse]", "training.loss_weights=[1, 0.5, 0.1]", "training.huber_delta=0.5",
-                                  "training.field_weights={pressure: 2, wss: [1, 0.5, 3]}", *areas)
+                                  "training.field_weights={pressure: 2, wss: [1, 0.5, 3]}", "training.point_weights=areas")
         self.assert_same_on_ranks("relative", "training.loss=[mse, relative_l2]", "training.loss_weights=[1, 0.05]")
 
     def test_add_up(self):
@@ -84,7 +83,7 @@ class Losses(Steps):
     def test_are_refused_where_they_do_not_fit(self):
         for words, texts in ((["training.loss=mae"], ["mae", "mse|l1|huber"]), (["training.loss=[mse, l1]", "training.loss_weights=[1]"], ["training.loss_weights", "2"]),
                              (["training.field_weights={cp: 2}"], ["cp", "pressure, wss"]), (["training.field_weights={wss: [1, 2]}"], ["field 2 has 3 channels, and 2 weights"]),
-                             (["training.point_weights=areas"], ["areas", "data.inputs"]), (["training.huber_delta=0"], ["training.huber_delta"]),
+                             (["training.point_weights=volumes"], ["goes by volumes", "its cells have areas"]), (["training.point_weights=area"], ["areas"]), (["training.huber_delta=0"], ["training.huber_delta"]),
                              (["training.clip_norm=-1"], ["training.clip_norm"]), (["training.accumulate=0"], ["training.accumulate"])):
             result = self.meshard("train", "car.yaml", *words)
             self.assertIn(result.code, (2, 3), str(result))

@@ -131,6 +131,33 @@ class Wings(Case):
         for name in ("cd_closure", "cl_closure"):
             self.assertLess(absolute[name]["max_abs"], 1e-3)
 
+    def test_count_by_areas_that_no_model_is_told(self):
+        words = ("training.point_weights=areas", "training.force_weights=[0.01, 0.01]", "data.sampling_resolution=60", "training.accumulate=2")
+        self.assert_good(self.meshard("train", "wings.yaml", "run_id=one", *words))
+        for run, more in (("two", ("--nproc", 2)), ("groups", ("--nproc", 4, "parallel.data=2", "training.accumulate=1"))):
+            self.assert_good(self.meshard("train", "wings.yaml", f"run_id={run}", *words, *more))
+            for a, b in zip(self.lines("one", "train_step"), self.lines(run, "train_step"), strict=True):
+                self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-5 * a["loss"])
+        self.assert_good(self.meshard("train", "wings.yaml", "run_id=plain", *words[1:]))
+        self.assertNotAlmostEqual(self.lines("plain", "train_step")[0]["loss"], self.lines("one", "train_step")[0]["loss"], delta=1e-3)
+
+    def test_are_tested_once_however_often_the_run_goes_on(self):
+        self.assert_good(self.meshard("train", "wings.yaml"))
+        expected = self.lines("wings", "test")
+        self.assert_good(self.meshard("train", "--resume", "runs/wings"))
+        self.assertEqual(self.lines("wings", "test"), expected)
+        self.assertEqual(len(expected), 1)
+        self.assertEqual(len(self.lines("wings", "memory")), 1)
+
+    def test_say_which_rows_of_the_table_have_no_file(self):
+        split = "data.split={column: part}"
+        header, *rows = self.table.splitlines()
+        (self.folder / "wings/table.csv").write_text("\n".join([header + ",part"] + [row + (",train" if i < 6 else ",test") for i, row in enumerate(rows)]) + "\n")
+        (self.folder / "wings/wing_7.vtp").unlink()
+        result = self.meshard("train", "wings.yaml", "~data.split", split, "training.max_steps=1")
+        self.assert_good(result)
+        self.assertIn("1 case(s) of the table have a split and no file, and are left out: 7\n", result.err)
+
     def test_say_which_column_is_missing(self):
         (self.folder / "wings/table.csv").write_text(self.table.replace("Uz", "Uy"))
         self.assert_fails(self.meshard("train", "wings.yaml", "~data.constants", "data.targets=nondimensional"), 3, "'Uz'")

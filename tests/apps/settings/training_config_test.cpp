@@ -168,8 +168,7 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_EQ(read({"data.sampling_resolution=1000"}).data.num_sampled, 1000);
     EXPECT_TRUE(refuses("data.sampling_resolution=-1", "data.sampling_resolution"));
     EXPECT_TRUE(throws_with<UsageError>("MeshGraphNet's messages go along edges", [&] { read({"data.sampling_resolution=1000", "model.name=meshgraphnet"}); }));
-    EXPECT_TRUE(read({"data.sampling=areas", "data.inputs=[points, areas]"}).data.sampling == SamplingKind::Areas);
-    EXPECT_TRUE(refuses("data.sampling=areas", "data.inputs has none. Add areas to data.inputs"));
+    EXPECT_TRUE(read({"data.sampling=areas"}).data.sampling == SamplingKind::Areas);
     EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, wall_direction, areas, height"));
 }
 
@@ -234,8 +233,12 @@ TEST_F(TrainingConfigTest, ReadsLosses)
     EXPECT_EQ(mixed.training.loss.terms[1].kind, LossKind::RelativeL2);
     EXPECT_EQ(mixed.training.loss.terms[1].weight, 0.05);
     EXPECT_EQ(mixed.training.field_weights.at("wss"), (std::vector<double>{1, 2, 3}));
-    EXPECT_TRUE(mixed.training.weigh_areas);
+    EXPECT_TRUE(mixed.training.weighs_areas && !mixed.training.weighs_volumes);
+    EXPECT_TRUE(mixed.data.has_measures);
     EXPECT_EQ(first_channel(mixed.data, "areas"), 6);
+    EXPECT_FALSE(read().data.has_measures);
+    EXPECT_TRUE(read({"training.point_weights=volumes"}).training.weighs_volumes);
+    EXPECT_TRUE(read({"training.force_weights=[1, 0]"}).data.has_measures);
 }
 
 TEST_F(TrainingConfigTest, ReadsGroupsOfParameters)
@@ -295,7 +298,8 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("training.loss_weights=[0]", "are all 0"));
     EXPECT_TRUE(refuses("training.loss_weights=[-1]", "training.loss_weights"));
     EXPECT_TRUE(refuses("training.field_weights.cp=2", "a field that data.fields has not; it has pressure, wss"));
-    EXPECT_TRUE(refuses("training.point_weights=areas", "is areas, which data.inputs does not have"));
+    EXPECT_TRUE(refuses("training.point_weights=[none, areas]", "must be none, areas, volumes"));
+    EXPECT_TRUE(throws_with<UsageError>("put them among data.inputs", [&] { read({"training.force_weights=[1, 0]", "data.inputs=[points]"}); }));
     EXPECT_TRUE(refuses("data.fields.extra.kind=cp", "data.fields.extra must say which array it is"));
 }
 

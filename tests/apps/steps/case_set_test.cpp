@@ -51,7 +51,8 @@ protected:
 TEST_F(CaseSets, GiveTheSameCasesFromMemoryAndFromTheDisk)
 {
     for (const std::int64_t num_sampled : {0, 20}) {
-        for (const auto sampling : {SamplingKind::Uniform, SamplingKind::Blocks}) {
+        for (const auto sampling : {SamplingKind::Uniform, SamplingKind::Blocks, SamplingKind::Areas}) {
+            data_.has_measures = sampling == SamplingKind::Areas;
             data_.num_sampled = num_sampled;
             data_.sampling = sampling;
             const std::vector<CaseTurn> turns{{2, 1, 1}, {0, 1, 1}, {3, 1, 1}, {1, 1, 1}, {0, 2, 2}, {0}, {3}};
@@ -66,6 +67,8 @@ TEST_F(CaseSets, GiveTheSameCasesFromMemoryAndFromTheDisk)
                 EXPECT_EQ(a.num_points, turn.time == 0 || num_sampled == 0 ? read.num_points(turn.index) : num_sampled);
                 EXPECT_EQ(a.num_points, b.num_points);
                 EXPECT_TRUE(torch::equal(to_local(a.target), to_local(b.target)));
+                ASSERT_EQ(a.measures.defined(), data_.has_measures);
+                if (data_.has_measures) EXPECT_TRUE(torch::equal(to_local(a.measures), to_local(b.measures)));
                 EXPECT_TRUE(torch::equal(to_local(a.inputs.embedding), to_local(b.inputs.embedding)));
                 EXPECT_EQ(spec_of(a.target)->index_map->global_ids, spec_of(b.target)->index_map->global_ids);
             }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which points take part in a step: the same on any number of ranks, in resumed runs too, and all equally often.
 #include "apps/steps/point_sampling.h"
+#include "apps/store/point_draws.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/apps/training/small_training.h"
@@ -114,7 +115,7 @@ TEST(SampledCase, HasTheSameRowsOnAnyNumberOfRanks)
         for (int i = 0; i < 200; ++i) owners[i] = ranks < 3 ? i % ranks : i * i % 7 % (ranks - 1);  // the last of several has none
         Gathered embedding({1, 31, 7}), positions({1, 31, 3}), target({1, 31, 2});
         run_ranks(ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
-            const auto sampled = sampled_case(cut_case(whole, owners, mesh), {.num_points = 31}, 0, 5, 4);
+            const auto sampled = sampled_case(cut_case(whole, owners, mesh), drawn_points(200, 31, 5, "car", 4));
             EXPECT_EQ(sampled.num_points, 31);
             EXPECT_EQ(sampled.target.size(1), 31);
             EXPECT_TRUE(at::equal(sampled.inputs.constants, at::ones({1, 2})));
@@ -126,67 +127,6 @@ TEST(SampledCase, HasTheSameRowsOnAnyNumberOfRanks)
         EXPECT_TRUE(at::equal(positions.whole(), whole.embedding.narrow(-1, 0, 3).index_select(1, rows))) << ranks;
         EXPECT_TRUE(at::equal(target.whole(), whole.target.index_select(1, rows))) << ranks;
     }
-}
-
-TEST(SampledCase, IsTheWholeWhereItHasNoMorePoints)
-{
-    const auto whole = whole_case(20);
-    run_ranks(1, [&](std::shared_ptr<const DeviceMesh> mesh) {
-        const auto example = cut_case(whole, std::vector<int>(20), mesh);
-        for (const std::int64_t count : {0, 20, 21}) EXPECT_TRUE(sampled_case(example, {.num_points = count}, 0, 5, 1).target.is_same(example.target));
-    });
-}
-
-TEST(SampledCase, ByAreaIsTheSameOnAnyNumberOfRanks)
-{
-    const auto whole = whole_case(200);
-    std::vector<at::Tensor> found;
-    for (const int ranks : {1, 2, 3, 5}) {
-        std::vector<int> owners(200);
-        for (int i = 0; i < 200; ++i) owners[i] = ranks < 3 ? i % ranks : i * i % 7 % (ranks - 1);
-        Gathered target({1, 31, 2});
-        run_ranks(ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
-            target.add(sampled_case(cut_case(whole, owners, mesh), {.num_points = 31, .kind = SamplingKind::Areas}, 6, 5, 4).target);
-        });
-        found.push_back(target.whole());
-        EXPECT_FALSE(found.back().isnan().any().item<bool>());
-        EXPECT_TRUE(at::equal(found.back(), found.front())) << ranks;
-    }
-}
-
-TEST(SampledCase, ByAreaTakesAPointInProportionToItsArea)
-{
-    auto whole = whole_case(4);
-    whole.embedding.select(-1, 6).copy_(at::tensor({1.0F, 0.0F, 3.0F, 6.0F}).unsqueeze(0));
-    std::vector<int> times(4);
-    constexpr int kDraws = 4000;
-    run_ranks(1, [&](std::shared_ptr<const DeviceMesh> mesh) {
-        const auto example = cut_case(whole, std::vector<int>(4), mesh);
-        for (int seed = 0; seed < kDraws; ++seed) {
-            const auto sampled = sampled_case(example, {.num_points = 1, .kind = SamplingKind::Areas}, 6, seed, 1);
-            ++times[static_cast<int>(to_local(sampled.target)[0][0][0].item<float>() / 2)];
-        }
-    });
-    const double areas[] = {1, 0, 3, 6};
-    for (int i = 0; i < 4; ++i) {
-        const auto share = areas[i] / 10;
-        EXPECT_NEAR(times[i], share * kDraws, 5 * std::sqrt(share * (1 - share) * kDraws)) << i;
-    }
-}
-
-TEST(SampledCase, RefusesAreasThatItCannotGoBy)
-{
-    auto whole = whole_case(10);
-    const std::vector<int> owners{0, 1, 0, 1, 0, 1, 0, 1, 0, 1};
-    const auto refused = [&] {
-        run_ranks(2, [&](std::shared_ptr<const DeviceMesh> mesh) {
-            sampled_case(cut_case(whole, owners, mesh), {.num_points = 4, .kind = SamplingKind::Areas}, 6, 5, 1);
-        });
-    };
-    whole.embedding.select(-1, 6).fill_(1)[0][3] = -1;
-    EXPECT_TRUE(throws_with<InvalidInput>("case car: the area of row 3 is negative", refused));
-    whole.embedding.select(-1, 6).fill_(0).narrow(1, 0, 3).fill_(1);
-    EXPECT_TRUE(throws_with<InvalidInput>("case car: 3 points have an area", refused));
 }
 
 class TrainingOnSomePoints : public SmallTraining {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored cases: the rows of the whole mesh on any number of ranks, whole or chosen; damaged files are named, and made anew.
+#include "apps/cases/computed_inputs.h"
 #include "apps/cases/shard_cache.h"
 #include "apps/store/case_rows.h"
 #include "apps/store/row_file.h"
@@ -102,7 +103,7 @@ TEST_F(StoredCases, GiveChosenRowsOnAnyNumberOfRanks)
             run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& domain) {
                 const at::NoGradGuard no_grad;
                 for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
-                    auto rows = read_rows(stored, {domain->coordinate(0), num_ranks, order}, choice);
+                    auto rows = read_rows(stored, {domain->coordinate(0), num_ranks, order}, {.choice = choice});
                     const auto tensors = case_tensors(std::move(rows), stored, source_, data_, order, domain, 37);
                     EXPECT_EQ(tensors.num_points, 37);
                     EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0), told_.index_select(0, index)));
@@ -132,7 +133,7 @@ TEST_F(StoredCases, GiveChosenRowsOfSeveralBlocks)
             const RowChoice choice{order.drawn_ids(count, 5, epoch), order.drawn_ranges(count, 5, epoch)};
             std::vector<std::int64_t> found;
             for (std::int64_t rank = 0; rank < 2; ++rank) {
-                const auto rows = read_rows(stored, {rank, 2, RowOrder::Parts}, &choice);
+                const auto rows = read_rows(stored, {rank, 2, RowOrder::Parts}, {.choice = &choice});
                 for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
                     EXPECT_EQ(static_cast<float>(choice.ids[rows.ids[i]]), rows.target.const_data_ptr<float>()[i]);
                     found.push_back(rows.ids[i]);
@@ -157,6 +158,88 @@ TEST_F(StoredCases, LieInTheOrderInWhichBlocksAreDrawn)
         for (std::int64_t i = 0; i + 1 < rows.num_rows(); ++i) EXPECT_LT(rows.ids[rows.order[i]], rows.ids[rows.order[i + 1]]);
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(rows.values.data()) % 4096, 0U);
     }
+}
+
+TEST_F(StoredCases, HaveTheAreasOfTheWholeHoweverTheyAreCut)
+{
+    for (const bool on_cells : {true, false}) {
+        data_.on_cells = on_cells;
+        if (!on_cells) mesh_.point_data = {DataArray::from("p", std::vector<float>(mesh_.num_points(), 1.0F))};
+        data_.fields = {{"pressure", "p", "static"}};
+        data_.inputs = {"points"};
+        write_mesh(source_.file, mesh_);
+        auto whole = mesh_;
+        add_areas(whole, on_cells, "whole");
+        const auto& expected = require_array(on_cells ? whole.cell_data : whole.point_data, kAreas, "whole", "area");
+        for (const int num_parts : {1, 2, 5}) {
+            shards_ = prepare_shards(source_, {.folder = folder_ / "shards", .num_parts = num_parts});
+            const auto stored = store();
+            EXPECT_EQ(stored.measures.kind, MeasureKind::Areas);
+            EXPECT_NEAR(stored.measures.mean * static_cast<double>(stored.num_rows), 4 * 3.14159265, 0.5) << "area of a sphere of triangles";
+            for (const int num_ranks : {1, 2, 3, 6}) {
+                run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& domain) {
+                    const at::NoGradGuard no_grad;
+                    for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
+                        const RankOfCase rank{domain->coordinate(0), num_ranks, order};
+                        const auto tensors = case_tensors(read_rows(stored, rank, {.with_measures = true}), stored, source_, data_, order, domain);
+                        const auto found = full_tensor_in_global_order(tensors.measures).reshape({-1}).contiguous();
+                        ASSERT_EQ(found.size(0), stored.num_rows);
+                        for (std::int64_t i = 0; i < found.size(0); ++i)
+                            ASSERT_EQ(found.const_data_ptr<float>()[i], static_cast<float>(expected.value(i))) << i;
+                        const RowChoice choice{{1, 5, 6, 20}, {}};
+                        const auto some = read_rows(stored, rank, {.choice = &choice, .with_measures = true});
+                        for (std::int64_t i = 0; i < some.num_rows(); ++i)
+                            EXPECT_EQ(some.measures.const_data_ptr<float>()[i], static_cast<float>(expected.value(choice.ids[some.ids[i]])));
+                    }
+                });
+            }
+        }
+    }
+}
+
+TEST_F(StoredCases, HaveTheVolumesOfSolidsAndNothingOfClouds)
+{
+    mesh_ = cube(3);
+    mesh_.cell_data = {DataArray::from("p", std::vector<float>(mesh_.num_cells(), 1.0F))};
+    mesh_.point_data = {DataArray::from("p", std::vector<float>(mesh_.num_points(), 1.0F))};
+    source_.file = folder_ / "body_7.vtu";
+    write_mesh(source_.file, mesh_);
+    data_.fields = {{"pressure", "p", "static"}};
+    data_.inputs = {"points"};
+    shards_ = prepare_shards(source_, {.folder = folder_ / "shards", .num_parts = 3});
+    const auto of_cells = store();
+    EXPECT_EQ(of_cells.measures.kind, MeasureKind::Volumes);
+    for (const auto value : MeasureFile(of_cells).values()) EXPECT_NEAR(value, 1, 1e-6) << "cubes of one size";
+    data_.on_cells = false;
+    const auto of_points = store();
+    double sum = 0;
+    for (const auto value : MeasureFile(of_points).values()) sum += of_points.measures.mean * value;
+    EXPECT_NEAR(sum, of_cells.measures.mean * static_cast<double>(of_cells.num_rows), 1e-6 * sum) << "points share out all volume";
+
+    mesh_ = random_cloud(40, 1);
+    mesh_.point_data = {DataArray::from("p", std::vector<float>(40, 1.0F))};
+    source_.file = folder_ / "body_7.vtp";
+    write_mesh(source_.file, mesh_);
+    shards_ = prepare_shards(source_, {.folder = folder_ / "shards", .num_parts = 2});
+    const auto of_cloud = store();
+    EXPECT_EQ(of_cloud.measures.kind, MeasureKind::None);
+    EXPECT_TRUE(throws_with<InvalidInput>("case 7: its rows have neither areas nor volumes", [&] { read_rows(of_cloud, {}, {.with_measures = true}); }));
+}
+
+TEST_F(StoredCases, AreNamedWhenTheirAreasAreDamaged)
+{
+    const auto stored = store();
+    const auto file = MeasureFile::path_of(stored);
+    EXPECT_EQ(fs::file_size(file), 4U * static_cast<std::uintmax_t>(stored.num_rows));
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.put('x');
+    stream.close();
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: its bytes", [&] { read_rows(stored, {}, {.with_measures = true}); }));
+    EXPECT_EQ(read_rows(stored, {}).num_rows(), stored.num_rows) << "not looked at where they are not asked for";
+    fs::resize_file(file, 8);
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has 8 bytes", [&] { check_files(stored, {}, true); }));
+    check_files(stored, {}, false);
+    EXPECT_EQ(fs::file_size(MeasureFile::path_of(store())), 4U * static_cast<std::uintmax_t>(stored.num_rows)) << "made anew";
 }
 
 TEST_F(StoredCases, HaveTheStatisticsOfAllRows)
@@ -199,12 +282,12 @@ TEST_F(StoredCases, AreNamedWhenAFileIsCutShort)
     const auto file = files("part_0002").front();
     fs::resize_file(file, fs::file_size(file) - 1);
 
-    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has", [&] { check_files(stored, {}); }));
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has", [&] { check_files(stored, {}, false); }));
     EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has", [&] { read_rows(stored, {}); }));
     fs::resize_file(file, 100);
-    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it does not begin", [&] { check_files(stored, {}); }));
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it does not begin", [&] { check_files(stored, {}, false); }));
     fs::remove(file);
-    EXPECT_TRUE(throws_with<IoError>(file.string() + " does not exist", [&] { check_files(stored, {}); }));
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " does not exist", [&] { check_files(stored, {}, false); }));
 }
 
 TEST_F(StoredCases, AreNamedWhenBytesHaveChanged)

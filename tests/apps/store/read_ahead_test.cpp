@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 CaseRows numbered(std::int64_t number)
 {
-    return {{}, {}, {number}};
+    return {{}, {}, {}, {number}};
 }
 
 TEST(ReadAhead, GivesAllInTheirOrder)

@@ -89,6 +89,7 @@ TEST_F(ForceTermCase, AndItsGradientAreThoseOfTheFormulaOnAnyNumberOfRanks)
             example.inputs = sharded_inputs(rows(told).squeeze(0), ids, domain);
             const auto spec = spec_of(example.inputs.embedding);
             example.target = from_local(rows(truth), spec);
+            example.measures = from_local(rows(told.narrow(-1, 3, 1)), spec);
             const auto own = rows(prediction).requires_grad_();
 
             const auto found = term()(from_local(own, spec) - example.target, example);

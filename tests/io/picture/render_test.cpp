@@ -153,6 +153,27 @@ TEST(Render, NearerSurfacesHideOthers)
     EXPECT_GT(seen[1], 2 * seen[2]) << "the upper square, of value 1, is yellow";
 }
 
+TEST(Render, DifferencesAreBlueAndRedAndPaleAtZero)
+{
+    const TemporaryFolder folder;
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    mesh.points = DataArray::from("Points", std::vector<float>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0}, 3);
+    mesh.cells.push_row(std::vector<std::int32_t>{0, 1, 2, 3});
+    mesh.cell_types = {9};
+    const auto color_of = [&](double value) {
+        mesh.cell_data = {DataArray::from("p", std::vector<double>{value})};
+        render_mesh(mesh, folder / "a.png",
+                    {.color_by = "p", .range = std::array{-2.0, 2.0}, .is_diverging = true, .view = View::Top, .width = 400, .height = 400});
+        return decode_png(folder / "a.png").at(130, 200);
+    };
+    const auto low = color_of(-1.9), middle = color_of(0), high = color_of(1.9);
+    EXPECT_GT(low[2], 2 * low[0]);
+    EXPECT_GT(high[0], 2 * high[2]);
+    EXPECT_LT(std::abs(middle[0] - middle[1]) + std::abs(middle[1] - middle[2]), 20);
+    EXPECT_GT(middle[1], 2 * std::max(low[1], high[1]));
+}
+
 TEST(Render, TakesPartsMagnitudesComponentsAndNaN)
 {
     const TemporaryFolder folder;
