@@ -2,6 +2,7 @@
 #include "sharding/tensor/rule_table.h"
 
 #include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/operator_errors.h"
 #include "sharding/tensor/redistribute.h"
@@ -28,6 +29,17 @@ std::map<std::string, Registered, std::less<>>& table()
 {
     static std::map<std::string, Registered, std::less<>> rules;
     return rules;
+}
+
+struct Direct {
+    ShardRule rule = nullptr;
+    DirectRegistration::Make make = nullptr;
+};
+
+std::map<std::string, Direct, std::less<>>& direct_table()
+{
+    static std::map<std::string, Direct, std::less<>> kernels;
+    return kernels;
 }
 
 ShardRule& pointwise_rule()
@@ -225,6 +237,13 @@ struct Installation {
         return libraries.try_emplace({ns, key}, torch::Library::IMPL, ns, std::make_optional(key), __FILE__, __LINE__).first->second;
     }
 
+    static torch::CppFunction kernel_of(const std::string& name, const Registered& entry, const c10::OperatorHandle& op, const RuleSlot& slot)
+    {
+        auto kernel = std::make_unique<RuleKernel>(op, slot, entry.family);
+        if (const auto make = find_direct(name, entry.rule)) return make({op, c10::BoxedKernel::makeFromFunctor(std::move(kernel)), &slot, entry.rule});
+        return torch::CppFunction::makeFromBoxedFunctor(std::move(kernel));
+    }
+
     /// `op` is null where the operator is not defined yet.
     void install(const std::string& name, const Registered& entry, const c10::OperatorHandle* op)
     {
@@ -236,8 +255,7 @@ struct Installation {
         const auto short_name = name.substr(name.find("::") + 2);
         auto& rules_of_namespace = library(name, c10::DispatchKey::PrivateUse2);
         if (op)
-            rules_of_namespace.impl(short_name.c_str(),
-                                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(*op, slot->second, entry.family)));
+            rules_of_namespace.impl(short_name.c_str(), kernel_of(name, entry, *op, slot->second));
         else
             rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
     }
@@ -522,6 +540,22 @@ RuleRegistration::RuleRegistration(std::string_view family, std::initializer_lis
     for (const auto* op : operators) table()[op] = {std::string(family), rule};
     if (!installation().done) return;
     for (const auto* op : operators) installation().install_registered(op);
+}
+
+bool must_call_rules()
+{
+    return observer || exact_mode() || plain_tensor_policy() != PlainTensorPolicy::Silent;
+}
+
+DirectRegistration::DirectRegistration(std::string full_name, ShardRule rule, Make make)
+{
+    direct_table()[std::move(full_name)] = {rule, make};
+}
+
+DirectRegistration::Make find_direct(std::string_view full_name, ShardRule rule)
+{
+    const auto found = direct_table().find(full_name);
+    return found != direct_table().end() && found->second.rule == rule ? found->second.make : nullptr;
 }
 
 PointwiseRegistration::PointwiseRegistration(ShardRule rule)
