@@ -204,15 +204,18 @@ public:
                 return tensor.to_dense();
             });
         }
-        if (!has_sparse) refuse_sparse_result(op);  // a sparse tensor is made of sharded ones
-        op.callBoxed(stack);
+        if (!has_sparse) refuse(op, "makes a sparse tensor, and sharded ones are dense");
+        try {
+            op.callBoxed(stack);
+        } catch (const c10::NotImplementedError&) {
+            refuse(op, "has no form for dense tensors, as which it would get the sparse ones beside sharded ones");
+        }
     }
 
 private:
-    [[noreturn]] static void refuse_sparse_result(const c10::OperatorHandle& op)
+    [[noreturn]] static void refuse(const c10::OperatorHandle& op, const std::string& why)
     {
-        const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) +
-                                     " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
+        const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) + " " + why + ". Use it on full_tensor(x).");
         if (const auto translation = refusal_translation.load()) translation(error);
         throw error;
     }
@@ -258,6 +261,20 @@ struct Installation {
             rules_of_namespace.impl(short_name.c_str(), kernel_of(name, entry, *op, slot->second));
         else
             rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
+    }
+
+    /// Sparse tensors beside sharded ones are made dense, also where LibTorch has one kernel for all devices, which comes before a fallback.
+    void make_sparse_dense(const c10::OperatorHandle& op)
+    {
+        bool for_all = false;
+        for (const auto key : {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+            for_all |= op.hasKernelForDispatchKey(key);
+        }
+        if (!for_all) return;
+        const auto name = full_name_of(op.operator_name());
+        for (const auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparseCsrPrivateUse2}) {
+            library(name, key).impl(name.substr(name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
+        }
     }
 
     /// Every operator to which a registration of this name applies; an operator that is defined later gets its rule then.
@@ -584,7 +601,10 @@ void install_rules()
     std::call_once(once, [] {
         auto& all = installation();
         const std::lock_guard lock(all.mutex);
-        for_each_aten_operator([&](const c10::OperatorHandle& op) { all.install(full_name_of(op.operator_name()), find_rule(op), &op); });
+        for_each_aten_operator([&](const c10::OperatorHandle& op) {
+            all.install(full_name_of(op.operator_name()), find_rule(op), &op);
+            all.make_sparse_dense(op);
+        });
         for (const auto& [registered, entry] : table()) {
             if (!registered.starts_with("aten::") || is_shortcut(registered)) all.install_registered(registered);
         }
