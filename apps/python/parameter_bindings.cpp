@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/python/bindings.h"
 #include "sharding/parameters/fully_shard.h"
+#include "sharding/parameters/lasting_hook.h"
 #include "sharding/parameters/replicate.h"
 
 #include <map>
@@ -69,6 +70,10 @@ void bind_parameters(py::module_& module)
 {
     py::class_<ReplicatedModule>(module, "ReplicatedModule").def("set_sync", &ReplicatedModule::set_sync);
     module.def("replicate", &replicate_parameters, WithoutGil());
+    module.def("keeping_hooks", [](const at::Tensor& leaf, const py::function& action) {
+        const KeptHooks kept(leaf);
+        return py::object(action());
+    });
     py::class_<FullyShardedModule>(module, "FullyShardedModule", "The handle that fully_shard returns.")
         .def("local_parameters", &FullyShardedModule::local_parameters,
              "This rank's part of each parameter that takes gradients, flat and possibly empty: leaves, for the optimiser.")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer normalisation over any of the last dimensions, cut ones included.
 #include "ops/rules/rank_parts.h"
+#include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
 
@@ -142,6 +143,47 @@ void layer_norm_backward(RuleCall& call)
     if (mask[2] && bias.defined()) grad_bias = wrap(over_rows(g).to(bias.scalar_type()), weight_spec);
     call.finish({grad_input, grad_weight, grad_bias});
 }
+
+// --- lines whole on every rank, weights plain, without boxes --------------------------------------------------------
+
+bool lies_directly_by_rows(const at::Tensor& input, std::int64_t num_normalized, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias)
+{
+    if (!is_ready(input) || input.numel() == 0 || (weight && is_sharded(*weight)) || (bias && is_sharded(*bias))) return false;
+    for (const auto& axis : spec_of(input)->axes) {
+        if (axis.is_partial() || (axis.is_shard() && axis.placement.dim >= input.dim() - num_normalized)) return false;
+    }
+    return true;
+}
+
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+std::optional<ThreeTensors> direct_layer_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape, const std::optional<at::Tensor>& weight,
+                                              const std::optional<at::Tensor>& bias, double eps)
+{
+    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias)) return std::nullopt;
+    const auto& spec = spec_of(input);
+    auto [y, mean, inverse] = at::native_layer_norm_symint(local_of(input), normalized_shape, weight, bias, eps);
+    return ThreeTensors{fresh(std::move(y), spec), fresh(std::move(mean), spec), fresh(std::move(inverse), spec)};
+}
+
+std::optional<ThreeTensors> direct_layer_norm_backward(const at::Tensor& gradient, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                                                       const at::Tensor& mean, const at::Tensor& inverse, const std::optional<at::Tensor>& weight,
+                                                       const std::optional<at::Tensor>& bias, std::array<bool, 3> mask)
+{
+    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias)) return std::nullopt;
+    const auto& spec = spec_of(input);
+    for (const auto* tensor : {&gradient, &mean, &inverse}) {
+        if (!is_ready(*tensor) || !(*spec_of(*tensor) == *spec)) return std::nullopt;
+    }
+    auto [x, w, b] =
+        at::native_layer_norm_backward_symint(local_of(gradient), local_of(input), normalized_shape, local_of(mean), local_of(inverse), weight, bias, mask);
+    const auto pending = w.defined() || b.defined() ? pending_sum(spec) : nullptr;
+    return ThreeTensors{x.defined() ? fresh(std::move(x), spec) : x, w.defined() ? fresh(std::move(w), pending) : w,
+                        b.defined() ? fresh(std::move(b), pending) : b};
+}
+
+const DirectRegistration d_layer_norm = direct_kernel<at::_ops::native_layer_norm, &direct_layer_norm>(layer_norm);
+const DirectRegistration d_layer_norm_backward = direct_kernel<at::_ops::native_layer_norm_backward, &direct_layer_norm_backward>(layer_norm_backward);
 
 const RuleRegistration r_layer_norm("normalisation", {"aten::native_layer_norm"}, layer_norm);
 const RuleRegistration r_layer_norm_backward("normalisation", {"aten::native_layer_norm_backward"}, layer_norm_backward);

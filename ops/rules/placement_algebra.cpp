@@ -47,4 +47,13 @@ AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10:
     return axes;
 }
 
+SpecPtr pending_sum(const SpecPtr& spec)
+{
+    auto axes = spec->axes;
+    for (auto& axis : axes) {
+        if (axis.is_shard()) axis = {Partial(), nullptr, 1};
+    }
+    return make_spec(spec->device_mesh, axes);
+}
+
 }  // namespace meshard

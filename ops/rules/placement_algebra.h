@@ -40,4 +40,7 @@ bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std:
 /// in the result.
 AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim, Reduction reduction);
 
+/// The layout of what is summed over all cut rows: pending wherever `spec` is a Shard.
+SpecPtr pending_sum(const SpecPtr& spec);
+
 }  // namespace meshard

@@ -3,6 +3,7 @@
 #include "ops/rules/pointwise_rule.h"
 #include "ops/rules/rank_parts.h"
 #include "ops/rules/whole_vectors.h"
+#include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
 
@@ -16,24 +17,37 @@ namespace meshard {
 namespace {
 
 /// Whether all tensor operands are scalars or have exactly the same layout, without a Partial: no conversion is needed.
-SpecPtr common_spec(const RuleCall& call)
-{
-    const SpecPtr* spec = nullptr;
-    std::int64_t num_dims = -1;
-    for (std::int64_t i = 0; i < call.num_args(); ++i) {
-        if (!call.arg(i).isTensor()) continue;
-        const auto& tensor = call.arg(i).toTensor();
-        if (!tensor.defined()) continue;
+class CommonLayout {
+public:
+    void add(const at::Tensor& tensor)
+    {
+        if (!tensor.defined()) return;
         if (!is_sharded(tensor)) {
-            if (tensor.dim() > 0) return nullptr;
-            continue;
+            differ_ |= tensor.dim() > 0;
+            return;
         }
         const auto& own = spec_of(tensor);
-        if (spec ? own != *spec || tensor.dim() != num_dims : own->has_partial()) return nullptr;
-        spec = &own;
-        num_dims = tensor.dim();
+        differ_ |= spec_ ? tensor.dim() != num_dims_ || !(own == *spec_ || *own == **spec_) : own->has_partial();
+        spec_ = &own;
+        num_dims_ = tensor.dim();
     }
-    return spec ? *spec : nullptr;
+
+    /// Null if they differ, or none is sharded.
+    const SpecPtr* spec() const { return differ_ ? nullptr : spec_; }
+
+private:
+    const SpecPtr* spec_ = nullptr;
+    std::int64_t num_dims_ = -1;
+    bool differ_ = false;
+};
+
+SpecPtr common_spec(const RuleCall& call)
+{
+    CommonLayout layout;
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        if (call.arg(i).isTensor()) layout.add(call.arg(i).toTensor());
+    }
+    return layout.spec() ? *layout.spec() : nullptr;
 }
 
 enum class Linearity {
@@ -266,6 +280,103 @@ void copy(RuleCall& call)
     call.reduce({self, source});
     pointwise_rule(call);
 }
+
+// --- the usual operators on operands that all have the same layout, without boxes ----------------------------------
+
+/// Operands of a direct kernel: tensors that are ready and show contiguous memory, and numbers.
+class DirectOperands {
+public:
+    void add(const at::Tensor& tensor)
+    {
+        if (tensor.defined() && !(tensor.is_contiguous() && (is_ready(tensor) || !is_sharded(tensor)))) fit_ = false;
+        layout_.add(tensor);
+    }
+    void add(const std::optional<at::Tensor>& tensor)
+    {
+        if (tensor) add(*tensor);
+    }
+    template <class T>
+    void add(const T&)  // no tensor
+    {
+    }
+    const SpecPtr* spec() const { return fit_ ? layout_.spec() : nullptr; }
+
+private:
+    CommonLayout layout_;
+    bool fit_ = true;
+};
+
+const at::Tensor& part_of(const at::Tensor& tensor)
+{
+    return local_of(tensor);
+}
+template <class T>
+const T& part_of(const T& value)
+{
+    return value;
+}
+
+template <class Op, class Schema = typename Op::schema>
+struct DirectPointwise;
+
+template <class Op, class... Args>
+struct DirectPointwise<Op, at::Tensor(Args...)> {
+    static std::optional<at::Tensor> run(Args... args)
+    {
+        DirectOperands operands;
+        (operands.add(args), ...);
+        if (!operands.spec()) return std::nullopt;
+        return fresh(Op::call(part_of(args)...), *operands.spec());
+    }
+};
+
+template <class Op, class... Args>
+struct DirectPointwise<Op, at::Tensor&(at::Tensor&, Args...)> {
+    static at::Tensor* run(at::Tensor& self, Args... args)
+    {
+        DirectOperands operands;
+        operands.add(self);
+        (operands.add(args), ...);
+        if (!operands.spec() || !is_sharded(self)) return nullptr;
+        auto local = local_of(self);
+        Op::call(local, part_of(args)...);
+        note_write(self);
+        return &self;
+    }
+};
+
+template <class Op>
+DirectRegistration direct_pointwise()
+{
+    return direct_kernel<Op, &DirectPointwise<Op>::run>(pointwise_rule);
+}
+
+/// detach and alias
+template <class Op>
+std::optional<at::Tensor> direct_alias(const at::Tensor& self)
+{
+    if (!is_ready(self) || !self.is_contiguous()) return std::nullopt;
+    auto result = wrap(Op::call(local_of(self)), spec_of(self));
+    share_memory(self, {c10::IValue(result)});
+    return result;
+}
+
+namespace op = at::_ops;
+const DirectRegistration direct[] = {direct_pointwise<op::add_Tensor>(),  direct_pointwise<op::sub_Tensor>(),
+                                     direct_pointwise<op::mul_Tensor>(),  direct_pointwise<op::div_Tensor>(),
+                                     direct_pointwise<op::add__Tensor>(), direct_pointwise<op::mul__Tensor>(),
+                                     direct_pointwise<op::neg>(),         direct_pointwise<op::exp>(),
+                                     direct_pointwise<op::sqrt>(),        direct_pointwise<op::rsqrt>(),
+                                     direct_pointwise<op::abs>(),         direct_pointwise<op::sin>(),
+                                     direct_pointwise<op::cos>(),         direct_pointwise<op::pow_Tensor_Scalar>(),
+                                     direct_pointwise<op::tanh>(),        direct_pointwise<op::tanh_backward>(),
+                                     direct_pointwise<op::sigmoid>(),     direct_pointwise<op::sigmoid_backward>(),
+                                     direct_pointwise<op::relu>(),        direct_pointwise<op::threshold_backward>(),
+                                     direct_pointwise<op::silu>(),        direct_pointwise<op::silu_backward>(),
+                                     direct_pointwise<op::gelu>(),        direct_pointwise<op::gelu_backward>(),
+                                     direct_pointwise<op::leaky_relu>(),  direct_pointwise<op::leaky_relu_backward>()};
+const DirectRegistration direct_aliases[] = {direct_kernel<op::detach, &direct_alias<op::detach>>(same_value),
+                                             direct_kernel<op::alias, &direct_alias<op::alias>>(same_value)};
 
 const PointwiseRegistration all_pointwise(pointwise_rule);
 const RuleRegistration pointwise_untagged("pointwise",

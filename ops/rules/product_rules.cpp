@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products, with every dimension named: batch b, rows m, columns n, contracted k.
 #include "ops/rules/rank_parts.h"
+#include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -144,6 +145,60 @@ void dot(RuleCall& call)
 {
     product(call, 0, 1, "k", "k", "");
 }
+
+// --- rows of one operand and a whole other one, and the gradient of that one, without boxes --------------------------
+
+/// Whether every cut is along `dim` and nothing is pending.
+bool is_cut_along(const ShardSpec& spec, std::int64_t dim)
+{
+    for (const auto& axis : spec.axes) {
+        if (axis.is_partial() || (axis.is_shard() && axis.placement.dim != dim)) return false;
+    }
+    return true;
+}
+
+/// Rows by a plain matrix.
+bool is_rows_by_plain(const at::Tensor& left, const at::Tensor& right, std::int64_t row_dim)
+{
+    return is_ready(left) && !is_sharded(right) && is_cut_along(*spec_of(left), row_dim);
+}
+
+/// Contracted over rows that both hold: a pending sum.
+bool is_over_rows(const at::Tensor& left, const at::Tensor& right)
+{
+    if (!is_ready(left) || !is_ready(right) || !is_cut_along(*spec_of(left), 1) || !is_cut_along(*spec_of(right), 0)) return false;
+    const auto &l = spec_of(left)->axes, &r = spec_of(right)->axes;
+    for (std::size_t axis = 0; axis < l.size(); ++axis) {
+        if (l[axis].is_shard() != r[axis].is_shard()) return false;
+        if (l[axis].is_shard() && !(l[axis].blocks == r[axis].blocks && (l[axis].extents == r[axis].extents || *l[axis].extents == *r[axis].extents)))
+            return false;
+    }
+    return spec_of(left)->device_mesh == spec_of(right)->device_mesh;
+}
+
+std::optional<at::Tensor> direct_mm(const at::Tensor& left, const at::Tensor& right)
+{
+    if (is_rows_by_plain(left, right, 0)) return fresh(at::mm(local_of(left), right), spec_of(left));
+    if (!is_over_rows(left, right)) return std::nullopt;
+    return fresh(at::mm(local_of(left), local_of(right)), pending_sum(spec_of(left)));
+}
+
+std::optional<at::Tensor> direct_addmm(const at::Tensor& bias, const at::Tensor& left, const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha)
+{
+    if (is_sharded(bias) || bias.dim() > 1 || !is_rows_by_plain(left, right, 0)) return std::nullopt;
+    return fresh(at::addmm(bias, local_of(left), right, beta, alpha), spec_of(left));
+}
+
+std::optional<at::Tensor> direct_bmm(const at::Tensor& left, const at::Tensor& right)
+{
+    if (is_rows_by_plain(left, right, 1)) return fresh(at::bmm(local_of(left), right), spec_of(left));
+    if (!is_ready(left) || !is_ready(right) || !(*spec_of(left) == *spec_of(right)) || !is_cut_along(*spec_of(left), 0)) return std::nullopt;
+    return fresh(at::bmm(local_of(left), local_of(right)), spec_of(left));
+}
+
+const DirectRegistration d_mm = direct_kernel<at::_ops::mm, &direct_mm>(mm);
+const DirectRegistration d_addmm = direct_kernel<at::_ops::addmm, &direct_addmm>(addmm);
+const DirectRegistration d_bmm = direct_kernel<at::_ops::bmm, &direct_bmm>(bmm);
 
 const RuleRegistration r_mm("matrix products", {"aten::mm"}, mm);
 const RuleRegistration r_bmm("matrix products", {"aten::bmm"}, bmm);

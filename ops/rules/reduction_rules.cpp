@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums and means over any dimensions, and item().
 #include "ops/rules/placement_algebra.h"
+#include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
 
@@ -66,6 +67,29 @@ void read_number(RuleCall& call)
     call.set_local(0, at::Tensor(local_of(whole)));
     call.push(call.run_local());
 }
+
+/// sum(self, dims, keepdim) without boxes: over dimensions that are whole on every rank, those behind the cut ones alone unless they are kept, or over all cut
+/// ones.
+std::optional<at::Tensor> direct_sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim, std::optional<at::ScalarType> dtype)
+{
+    if (!dims || dims->empty() || !is_ready(x)) return std::nullopt;
+    bool stays = true, all = true;
+    for (const auto& axis : spec_of(x)->axes) {
+        if (axis.is_partial()) return std::nullopt;
+        if (!axis.is_shard()) continue;
+        bool reduced = false;
+        for (const auto dim : *dims) {
+            const auto d = from_front(dim, x.dim());
+            reduced |= d == axis.placement.dim;
+            stays &= d > axis.placement.dim || (keepdim && d != axis.placement.dim);
+        }
+        all &= reduced;
+    }
+    if (!stays && !all) return std::nullopt;
+    return fresh(at::sum(local_of(x), dims, keepdim, dtype), stays ? spec_of(x) : pending_sum(spec_of(x)));
+}
+
+const DirectRegistration d_sum = direct_kernel<at::_ops::sum_dim_IntList, &direct_sum>(sum);
 
 const RuleRegistration r_sum("reductions", {"aten::sum", "aten::sum.dim_IntList"}, sum);
 const RuleRegistration r_mean("reductions", {"aten::mean", "aten::mean.dim"}, mean);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax and log-softmax over any dimension, cut ones included.
 #include "ops/rules/rank_parts.h"
+#include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
 
@@ -79,6 +80,39 @@ void softmax_backward(RuleCall& call)
     const auto result = kKind == Softmax::Log ? g - y.exp() * sum : y * (g - sum);
     call.finish({wrap(result.to(type), call.spec(axes))});
 }
+
+// --- along dimensions that are whole on every rank, without boxes ------------------------------------------------------
+
+bool has_whole_lines(const at::Tensor& tensor, std::int64_t dim)
+{
+    if (!is_ready(tensor) || tensor.dim() == 0 || tensor.numel() == 0) return false;
+    for (const auto& axis : spec_of(tensor)->axes) {
+        if (axis.is_partial() || (axis.is_shard() && axis.placement.dim == from_front(dim, tensor.dim()))) return false;
+    }
+    return true;
+}
+
+template <class Op>
+std::optional<at::Tensor> direct_softmax(const at::Tensor& x, std::int64_t dim, bool half_to_float)
+{
+    if (!has_whole_lines(x, dim)) return std::nullopt;
+    return fresh(Op::call(local_of(x), dim, half_to_float), spec_of(x));
+}
+
+template <class Op>
+std::optional<at::Tensor> direct_softmax_backward(const at::Tensor& gradient, const at::Tensor& output, std::int64_t dim, at::ScalarType type)
+{
+    if (!has_whole_lines(output, dim) || !is_ready(gradient) || !(*spec_of(gradient) == *spec_of(output))) return std::nullopt;
+    return fresh(Op::call(local_of(gradient), local_of(output), dim, type), spec_of(output));
+}
+
+namespace op = at::_ops;
+const DirectRegistration d_softmax = direct_kernel<op::_softmax, &direct_softmax<op::_softmax>>(softmax<Softmax::Plain>);
+const DirectRegistration d_log_softmax = direct_kernel<op::_log_softmax, &direct_softmax<op::_log_softmax>>(softmax<Softmax::Log>);
+const DirectRegistration d_softmax_backward =
+    direct_kernel<op::_softmax_backward_data, &direct_softmax_backward<op::_softmax_backward_data>>(softmax_backward<Softmax::Plain>);
+const DirectRegistration d_log_softmax_backward =
+    direct_kernel<op::_log_softmax_backward_data, &direct_softmax_backward<op::_log_softmax_backward_data>>(softmax_backward<Softmax::Log>);
 
 const RuleRegistration r_softmax("softmax", {"aten::_softmax"}, softmax<Softmax::Plain>);
 const RuleRegistration r_log_softmax("softmax", {"aten::_log_softmax"}, softmax<Softmax::Log>);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that give the same numbers another shape.
 #include "ops/rules/rank_parts.h"
+#include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
 #include <ATen/InferSize.h>
@@ -17,6 +18,17 @@ std::int64_t product_of(c10::IntArrayRef sizes)
     return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+/// Rows of `inner` numbers as rows of `behind`; null where a rank's part would not hold whole ones.
+std::shared_ptr<Extents> regrouped(const Extents& extents, std::int64_t inner, std::int64_t behind)
+{
+    auto others = std::make_shared<Extents>();
+    for (const auto extent : extents) {
+        if (extent * inner % behind != 0) return nullptr;
+        others->push_back(extent * inner / behind);
+    }
+    return others;
+}
+
 /// Layout of a cut tensor after the whole gets another shape; none if no layout describes it.
 ///
 /// The cut dimension is (blocks, rows); with the dimensions before it the whole is (outer, rows, inner) where every outer index is cut in the
@@ -27,24 +39,25 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
     const auto dim = layout.placement.dim;
     const auto outer = product_of(from.slice(0, dim)) * layout.blocks;
     const auto inner = product_of(from.slice(dim + 1));
+    const auto rows = layout.total();
     std::optional<AxisLayout> best;
     bool keeps_rows = false;
     std::int64_t before = 1;
     for (std::size_t j = 0; j < to.size(); before *= to[j], ++j) {
         const auto behind = product_of(to.slice(j + 1));
-        if (outer % before != 0 || to[j] * behind * before != outer * layout.total() * inner) continue;
-        auto extents = std::make_shared<Extents>();
-        std::int64_t sum = 0;
-        bool whole = true;
-        for (const auto extent : *layout.extents) {
-            whole &= extent * inner % behind == 0;
-            extents->push_back(extent * inner / behind);
-            sum += extents->back();
+        if (outer % before != 0 || to[j] * behind * before != outer * rows * inner) continue;
+        std::shared_ptr<const Extents> extents = layout.extents;
+        std::int64_t sum = rows;
+        if (inner != behind) {
+            const auto others = regrouped(*extents, inner, behind);
+            if (!others) continue;
+            sum = std::accumulate(others->begin(), others->end(), std::int64_t{0});
+            extents = others;
         }
-        if (!whole || outer / before * sum != to[j]) continue;
+        if (outer / before * sum != to[j]) continue;
         // A dimension that one rank holds alone may become any dimension of size one. The last dimension that keeps rows as they are is chosen, so that
         // (B, 1, C) stays cut along its rows on the way to (B, C) and back; else the longest one.
-        const bool same_rows = *extents == *layout.extents;
+        const bool same_rows = extents == layout.extents || *extents == *layout.extents;
         if (best && !same_rows && (keeps_rows || to[j] <= to[best->placement.dim])) continue;
         keeps_rows |= same_rows;
         best = layout;
@@ -320,6 +333,69 @@ void as_strided_in_place(RuleCall& call)
     if (!stays) refuse_in_place(call);
     call.finish({tensor});
 }
+
+// --- shapes with the same cut rows, and swapped dimensions, without boxes --------------------------------------------
+
+/// Whether the dimensions up to the last cut one stay as they are: then every rank's rows do, too.
+bool keeps_rows(const at::Tensor& tensor, c10::IntArrayRef shape)
+{
+    for (const auto& axis : spec_of(tensor)->axes) {
+        if (!axis.is_shard()) continue;
+        const auto dim = axis.placement.dim;
+        if (axis.total() < 2 || dim >= static_cast<std::int64_t>(shape.size()) || shape.slice(0, dim + 1) != tensor.sizes().slice(0, dim + 1)) return false;
+    }
+    return true;
+}
+
+std::optional<at::Tensor> reshaped_directly(const at::Tensor& tensor, c10::SymIntArrayRef size)
+{
+    const auto given = c10::asIntArrayRefSlowOpt(size);
+    if (!given || !is_ready(tensor) || tensor.numel() == 0 || !tensor.is_contiguous() || !local_of(tensor).is_contiguous()) return std::nullopt;
+    const auto shape = at::infer_size_dv(*given, tensor.numel());
+    if (!keeps_rows(tensor, shape)) return std::nullopt;
+    const auto& spec = spec_of(tensor);
+    auto own = shape;
+    for (const auto& axis : spec->axes) {
+        if (axis.is_shard()) own[axis.placement.dim] = local_of(tensor).size(axis.placement.dim);
+    }
+    return wrap(local_of(tensor).view(own), spec);
+}
+
+std::optional<at::Tensor> direct_view(const at::Tensor& tensor, c10::SymIntArrayRef size)
+{
+    auto result = reshaped_directly(tensor, size);
+    if (result) share_memory(tensor, {c10::IValue(*result)});
+    return result;
+}
+
+std::optional<at::Tensor> swapped_directly(const at::Tensor& tensor, std::int64_t a, std::int64_t b)
+{
+    if (!is_ready(tensor)) return std::nullopt;
+    const auto& spec = spec_of(tensor);
+    const auto axes = map_dims(spec->axes, [&](std::int64_t dim) { return dim == a ? b : dim == b ? a : dim; });
+    at::DimVector strides(tensor.strides());
+    std::swap(strides[a], strides[b]);
+    auto result = wrap(local_of(tensor).transpose(a, b), axes == spec->axes ? spec : make_spec(spec->device_mesh, axes), strides);
+    share_memory(tensor, {c10::IValue(result)});
+    return result;
+}
+
+std::optional<at::Tensor> direct_transpose(const at::Tensor& tensor, std::int64_t a, std::int64_t b)
+{
+    const auto num_dims = tensor.dim();
+    if (a < -num_dims || a >= num_dims || b < -num_dims || b >= num_dims) return std::nullopt;  // the operator's own message
+    return swapped_directly(tensor, from_front(a, num_dims), from_front(b, num_dims));
+}
+
+std::optional<at::Tensor> direct_t(const at::Tensor& tensor)
+{
+    return tensor.dim() == 2 ? swapped_directly(tensor, 0, 1) : std::nullopt;
+}
+
+const DirectRegistration d_view = direct_kernel<at::_ops::view, &direct_view>(view);
+const DirectRegistration d_unsafe_view = direct_kernel<at::_ops::_unsafe_view, &reshaped_directly>(view);
+const DirectRegistration d_transpose = direct_kernel<at::_ops::transpose_int, &direct_transpose>(transpose);
+const DirectRegistration d_t = direct_kernel<at::_ops::t, &direct_t>(t);
 
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
 const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);  // except for calls that change nothing

@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 #include "sharding/parameters/gradient_share.h"
+#include "sharding/parameters/lasting_hook.h"
 #include "sharding/parameters/module_sync.h"
 #include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/graph_node.h"
@@ -231,7 +232,7 @@ struct ReplicatedModule::BeforeAccumulation : torch::autograd::FunctionPreHook {
 };
 
 /// On the parameter itself, where it stays when the node is replaced.
-struct ReplicatedModule::Reattachment : torch::autograd::FunctionPreHook {
+struct ReplicatedModule::Reattachment : LastingHook {
     Reattachment(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override

@@ -4,6 +4,7 @@
 #include "sharding/tensor/rule_table.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <mutex>
 #include <set>
@@ -27,6 +28,32 @@ void tell_of_gathering(RuleCall& call)
         TORCH_WARN(call.full_name(),
                    " has no rule of its own for tensors that are cut in this way: every rank gathers the whole. The result is exact, at the cost "
                    "of memory. set_gather_policy refuses or silences this.");
+    }
+}
+
+void check_is_dense(const RuleCall& call, const at::Tensor& result)
+{
+    if (result.layout() != at::kStrided) {
+        throw MissingShardRule("MissingShardRule: " + call.full_name() + " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
+    }
+    if (result.is_nested()) {
+        throw MissingShardRule("MissingShardRule: " + call.full_name() +
+                               " makes a nested tensor, and sharded ones are dense. Use it on full_tensor(x), or pad rows to one length; "
+                               "nn.TransformerEncoder makes none with enable_nested_tensor=False.");
+    }
+}
+
+/// Collectives of torch.distributed write to their first argument, which their schemas do not say.
+bool writes_first_argument(const RuleCall& call)
+{
+    return call.name().starts_with("c10d::") && call.name() != "c10d::send";
+}
+
+/// They have written it when their work is done, for which the caller would wait only after the parts have been taken from it.
+void wait_for_work(const torch::jit::Stack& results)
+{
+    for (const auto& result : results) {
+        if (result.isObject() && result.type() == c10::getCustomClassType<c10::intrusive_ptr<c10d::Work>>()) result.toCustomClass<c10d::Work>()->wait();
     }
 }
 
@@ -58,7 +85,7 @@ void gathered_rule(RuleCall& call)
     at::Tensor base, base_whole;
     const auto whole = [&](const at::Tensor& tensor, std::int64_t i) -> at::Tensor {
         const auto* alias = arguments[i].alias_info();
-        const bool writes = alias && alias->isWrite();
+        const bool writes = (alias && alias->isWrite()) || (i == 0 && writes_first_argument(call));
         if (!is_sharded(tensor)) {
             if (writes) written.emplace_back(tensor, tensor);
             return tensor;
@@ -79,6 +106,7 @@ void gathered_rule(RuleCall& call)
     for (std::int64_t i = 0; i < call.num_args(); ++i) map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole(tensor, i); });
 
     auto results = call.run_local();
+    wait_for_work(results);
     for (const auto& [tensor, value] : written) {
         if (!is_sharded(tensor)) continue;
         if (value.sizes() != tensor.sizes()) {
@@ -87,15 +115,14 @@ void gathered_rule(RuleCall& call)
         }
         const auto part = own_part(value, *spec_of(tensor));
         if (!part.is_same(local_of(tensor))) local_of(tensor).copy_(part);
+        if (call.mutated_arg() < 0) note_write(tensor);
     }
     std::size_t k = 0;
     const auto wrapped = [&](const at::Tensor& result) {
         for (const auto& [tensor, value] : written) {
             if (result.is_same(value)) return tensor;
         }
-        if (result.layout() != at::kStrided) {
-            throw MissingShardRule("MissingShardRule: " + call.full_name() + " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
-        }
+        check_is_dense(call, result);
         return wrap(result, call.replicated(), call.strides(k++));
     };
     for (auto& result : results) map_tensors(result, wrapped);

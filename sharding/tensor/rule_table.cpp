@@ -2,6 +2,7 @@
 #include "sharding/tensor/rule_table.h"
 
 #include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/operator_errors.h"
 #include "sharding/tensor/redistribute.h"
@@ -28,6 +29,17 @@ std::map<std::string, Registered, std::less<>>& table()
 {
     static std::map<std::string, Registered, std::less<>> rules;
     return rules;
+}
+
+struct Direct {
+    ShardRule rule = nullptr;
+    DirectRegistration::Make make = nullptr;
+};
+
+std::map<std::string, Direct, std::less<>>& direct_table()
+{
+    static std::map<std::string, Direct, std::less<>> kernels;
+    return kernels;
 }
 
 ShardRule& pointwise_rule()
@@ -192,15 +204,18 @@ public:
                 return tensor.to_dense();
             });
         }
-        if (!has_sparse) refuse_sparse_result(op);  // a sparse tensor is made of sharded ones
-        op.callBoxed(stack);
+        if (!has_sparse) refuse(op, "makes a sparse tensor, and sharded ones are dense");
+        try {
+            op.callBoxed(stack);
+        } catch (const c10::NotImplementedError&) {
+            refuse(op, "has no form for dense tensors, as which it would get the sparse ones beside sharded ones");
+        }
     }
 
 private:
-    [[noreturn]] static void refuse_sparse_result(const c10::OperatorHandle& op)
+    [[noreturn]] static void refuse(const c10::OperatorHandle& op, const std::string& why)
     {
-        const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) +
-                                     " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
+        const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) + " " + why + ". Use it on full_tensor(x).");
         if (const auto translation = refusal_translation.load()) translation(error);
         throw error;
     }
@@ -225,6 +240,13 @@ struct Installation {
         return libraries.try_emplace({ns, key}, torch::Library::IMPL, ns, std::make_optional(key), __FILE__, __LINE__).first->second;
     }
 
+    static torch::CppFunction kernel_of(const std::string& name, const Registered& entry, const c10::OperatorHandle& op, const RuleSlot& slot)
+    {
+        auto kernel = std::make_unique<RuleKernel>(op, slot, entry.family);
+        if (const auto make = find_direct(name, entry.rule)) return make({op, c10::BoxedKernel::makeFromFunctor(std::move(kernel)), &slot, entry.rule});
+        return torch::CppFunction::makeFromBoxedFunctor(std::move(kernel));
+    }
+
     /// `op` is null where the operator is not defined yet.
     void install(const std::string& name, const Registered& entry, const c10::OperatorHandle* op)
     {
@@ -236,10 +258,23 @@ struct Installation {
         const auto short_name = name.substr(name.find("::") + 2);
         auto& rules_of_namespace = library(name, c10::DispatchKey::PrivateUse2);
         if (op)
-            rules_of_namespace.impl(short_name.c_str(),
-                                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(*op, slot->second, entry.family)));
+            rules_of_namespace.impl(short_name.c_str(), kernel_of(name, entry, *op, slot->second));
         else
             rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
+    }
+
+    /// Sparse tensors beside sharded ones are made dense, also where LibTorch has one kernel for all devices, which comes before a fallback.
+    void make_sparse_dense(const c10::OperatorHandle& op)
+    {
+        bool for_all = false;
+        for (const auto key : {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+            for_all |= op.hasKernelForDispatchKey(key);
+        }
+        if (!for_all) return;
+        const auto name = full_name_of(op.operator_name());
+        for (const auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparseCsrPrivateUse2}) {
+            library(name, key).impl(name.substr(name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
+        }
     }
 
     /// Every operator to which a registration of this name applies; an operator that is defined later gets its rule then.
@@ -524,6 +559,22 @@ RuleRegistration::RuleRegistration(std::string_view family, std::initializer_lis
     for (const auto* op : operators) installation().install_registered(op);
 }
 
+bool must_call_rules()
+{
+    return observer || exact_mode() || plain_tensor_policy() != PlainTensorPolicy::Silent;
+}
+
+DirectRegistration::DirectRegistration(std::string full_name, ShardRule rule, Make make)
+{
+    direct_table()[std::move(full_name)] = {rule, make};
+}
+
+DirectRegistration::Make find_direct(std::string_view full_name, ShardRule rule)
+{
+    const auto found = direct_table().find(full_name);
+    return found != direct_table().end() && found->second.rule == rule ? found->second.make : nullptr;
+}
+
 PointwiseRegistration::PointwiseRegistration(ShardRule rule)
 {
     pointwise_rule() = rule;
@@ -550,7 +601,10 @@ void install_rules()
     std::call_once(once, [] {
         auto& all = installation();
         const std::lock_guard lock(all.mutex);
-        for_each_aten_operator([&](const c10::OperatorHandle& op) { all.install(full_name_of(op.operator_name()), find_rule(op), &op); });
+        for_each_aten_operator([&](const c10::OperatorHandle& op) {
+            all.install(full_name_of(op.operator_name()), find_rule(op), &op);
+            all.make_sparse_dense(op);
+        });
         for (const auto& [registered, entry] : table()) {
             if (!registered.starts_with("aten::") || is_shortcut(registered)) all.install_registered(registered);
         }

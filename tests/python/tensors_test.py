@@ -97,9 +97,54 @@ def test_numbers():
 
 def test_what_would_read_memory_of_the_whole_is_refused():
     x = cut()
-    for call in (x.numpy, x.tolist, x.data_ptr, lambda: torch.utils.dlpack.to_dlpack(x), x.share_memory_):
+    for call in (x.numpy, x.tolist, x.data_ptr, lambda: torch.utils.dlpack.to_dlpack(x), x.share_memory_, x.untyped_storage, x.storage):
         refused(call, RuntimeError, "a sharded tensor has no memory of the whole; use to_local or full_tensor")
     assert not x.is_shared()
+
+
+def test_sparse_tensors_meet_sharded_ones_as_dense_ones():
+    a = (torch.rand(10, 10, generator=torch.Generator().manual_seed(2)) > 0.7).float()
+    for sparse in (a.to_sparse(), a.to_sparse_csr(), a.to_sparse_csc(), a.to_sparse_bsr((2, 2))):
+        for ours, theirs in ((sparse @ cut(), a @ whole), (cut().T @ sparse, whole.T @ a), (torch.addmm(cut(), sparse, cut()), torch.addmm(whole, a, whole))):
+            assert ours.layout == torch.strided and meshard.is_sharded(ours)
+            near(ours, theirs, 1e-6)
+    x = cut(gradient=True)
+    (a.to_sparse_csr() @ x).square().sum().backward()
+    near(x.grad, 2 * a.T @ a @ whole, 1e-6)
+    dense = "sharded ones are dense. Use it on full_tensor(x)"
+    for call in (cut().to_sparse, cut().to_sparse_csr, lambda: torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), torch.tensor([0, 1]), cut()[:2, 0]),
+                 lambda: torch.sparse_coo_tensor(torch.tensor([[0, 1], [0, 1]]), cut()[:2, 0], (2, 2))):
+        refused(call, NotImplementedError, dense)
+    refused(lambda: torch.sparse.sampled_addmm(a.to_sparse_csr(), cut(), cut().T), NotImplementedError, "full_tensor(x)")
+
+
+def test_nested_tensors_are_refused():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1).eval()
+    padding = torch.arange(10)[None] >= torch.tensor([[10]])
+    padding[0, 7:] = True
+    x = meshard.distribute_tensor(whole[None], mesh(), [meshard.Shard(1)], extents=[extent])
+    with torch.no_grad():
+        refused(lambda: encoder(x, src_key_padding_mask=padding), NotImplementedError, "enable_nested_tensor=False")
+        encoder.enable_nested_tensor = encoder.use_nested_tensor = False
+        near(encoder(x, src_key_padding_mask=padding), encoder(whole[None], src_key_padding_mask=padding))
+    refused(lambda: torch.nested.as_nested_tensor([cut(), cut()]), NotImplementedError, "makes a nested tensor")
+
+
+def test_collectives_of_torch_see_the_whole():
+    x, pending = cut(), cut().sum()
+    dist.all_reduce(x)
+    near(x, num_ranks() * whole)
+    dist.all_reduce(pending)
+    near(pending, num_ranks() * whole.sum())
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    near(x, num_ranks()**2 * whole)
+    parts = [torch.empty(10, 4) for _ in range(num_ranks())]
+    dist.all_gather(parts, cut())
+    for part in parts:
+        near(part, whole, 0)
+    dist.broadcast(x, 0)
+    near(x, num_ranks()**2 * whole)
 
 
 def test_deepcopy():

@@ -247,3 +247,20 @@ def test_fully_shard():
         near(value, expected, 1e-5)
     refused(lambda: meshard.fully_shard(network(), mesh()), ValueError, "data")
     refused(lambda: meshard.fully_shard(network(), mesh(), units=["7"]), ValueError, "['7']")
+
+
+def test_hooks_and_another_type():
+    """PyTorch takes hooks of C++ away where it registers one of Python, and makes a parameter's node anew where its type changes."""
+    def gradients(model, x):
+        handle = model[0].weight.register_hook(lambda g: g * 2)
+        model.double()
+        model(x.double()).square().sum().backward()
+        handle.remove()
+        model.float()
+        model.zero_grad()
+        model[0].weight.register_hook(lambda g: g * 3)
+        model(x).square().sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    for ours, theirs in zip(gradients(meshard.replicate(network(), mesh()), cut()), gradients(network(), whole)):
+        near(ours, theirs, 1e-5)

@@ -62,6 +62,14 @@ def _refused(plain: Callable, what: str, remedy: str = "use to_local or full_ten
     return call
 
 
+def _with_is_shared(plain: Callable) -> Callable:
+    @functools.wraps(plain)
+    def is_shared(self: torch.Tensor) -> bool:
+        return not _core.is_sharded(self) and plain(self)
+
+    return is_shared
+
+
 def _with_new_tensor(plain: Callable) -> Callable:
     @functools.wraps(plain)
     def new_tensor(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
@@ -70,6 +78,26 @@ def _with_new_tensor(plain: Callable) -> Callable:
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **options)
 
     return new_tensor
+
+
+def _with_register_hook(plain: Callable) -> Callable:
+    @functools.wraps(plain)
+    def register_hook(self: torch.Tensor, hook: Callable) -> Any:
+        if self.is_leaf and self.requires_grad:
+            return _core.keeping_hooks(self, lambda: plain(self, hook))
+        return plain(self, hook)
+
+    return register_hook
+
+
+def _dense_only(plain: Callable) -> Callable:
+    @functools.wraps(plain)
+    def make(*arguments: Any, **options: Any) -> Any:
+        if any(isinstance(value, torch.Tensor) and _core.is_sharded(value) for value in (*arguments, *options.values())):
+            raise _core.MissingShardRule(f"{plain.__name__} makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).")
+        return plain(*arguments, **options)
+
+    return make
 
 
 def _install_in_compiler() -> None:
@@ -128,6 +156,12 @@ def install() -> None:
     torch.Tensor.__deepcopy__ = _with_deepcopy(torch.Tensor.__deepcopy__)
     torch.Tensor.__reduce_ex__ = _saving.with_reduce(torch.Tensor.__reduce_ex__)
     torch.Tensor.share_memory_ = _refused(torch.Tensor.share_memory_, "share_memory_")
+    torch.Tensor.is_shared = _with_is_shared(torch.Tensor.is_shared)
+    for name in ("untyped_storage", "storage"):
+        setattr(torch.Tensor, name, _refused(getattr(torch.Tensor, name), name))
+    for name in ("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor"):
+        setattr(torch, name, _dense_only(getattr(torch, name)))
+    torch.Tensor.register_hook = _with_register_hook(torch.Tensor.register_hook)
     torch.Tensor.new_tensor = _with_new_tensor(torch.Tensor.new_tensor)
     torch.Tensor.new = _refused(torch.Tensor.new, "new", "x.new_empty, x.new_zeros and x.new_tensor make tensors of its type")
     torch.serialization.add_safe_globals([_saving.rebuilt])   # for torch.load as it is by default

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that take the arguments of an operator as they are. A RuleCall holds them in boxes (IValue), which costs as much as a small operator does. The most
+// frequent operators mostly meet tensors that need no conversion: then such a kernel runs the operator on this rank's parts at once; else it calls the rule.
+#pragma once
+
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/rule_table.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace meshard {
+
+/// What a direct kernel needs to leave a call to the rule.
+struct RuleOfOperator {
+    c10::OperatorHandle op;
+    c10::BoxedKernel kernel;            ///< calls the rule that the operator has now
+    const std::atomic<ShardRule>* now;  ///< that rule
+    ShardRule stands_for;               ///< the rule in whose place the direct kernel stands
+};
+
+/// Whether every call must go through its rule: while calls are observed, in exact mode, and where plain tensors are not silently taken as Replicate.
+bool must_call_rules();
+
+/// Adds a direct kernel to the operator with this full name (`aten::add.Tensor`), for as long as its rule is `rule`.
+struct DirectRegistration {
+    using Make = torch::CppFunction (*)(RuleOfOperator);
+    DirectRegistration(std::string full_name, ShardRule rule, Make make);
+};
+
+/// Null where there is none for this rule.
+DirectRegistration::Make find_direct(std::string_view full_name, ShardRule rule);
+
+/// Whether this rank's part of `tensor` may be read as it is: not of a plain tensor, nor of a copy that writes to other tensors may have left behind.
+inline bool is_ready(const at::Tensor& tensor)
+{
+    return is_sharded(tensor) && !is_copy(tensor);
+}
+
+/// The result of a direct kernel that shares no memory with its arguments.
+inline at::Tensor fresh(at::Tensor local, const SpecPtr& spec)
+{
+    auto result = wrap(std::move(local), spec);
+    mark_fresh(result);
+    return result;
+}
+
+/// Registers `direct`, a function of the arguments of `Op` (a struct of `at::_ops`), which returns its results, or nothing (a null pointer in place of the
+/// tensor that is written to) to leave the call to the rule. It runs below autograd.
+template <class Op, auto direct>
+DirectRegistration direct_kernel(ShardRule rule);
+
+namespace detail {
+
+template <auto direct, class Schema>
+class DirectKernel;
+
+template <auto direct, class Return, class... Args>
+class DirectKernel<direct, Return(Args...)> {
+public:
+    explicit DirectKernel(RuleOfOperator rule) : rule_(std::move(rule)) {}
+
+    Return operator()(c10::DispatchKeySet keys, Args... args)
+    {
+        if (rule_.now->load(std::memory_order_relaxed) == rule_.stands_for && !must_call_rules()) {
+            const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
+            if (auto result = direct(args...)) return *std::move(result);
+        }
+        return c10::impl::BoxedKernelWrapper<Return(Args...)>::call(rule_.kernel, rule_.op, keys, std::forward<Args>(args)...);
+    }
+
+private:
+    RuleOfOperator rule_;
+};
+
+}  // namespace detail
+
+template <class Op, auto direct>
+DirectRegistration direct_kernel(ShardRule rule)
+{
+    std::string name = Op::name;
+    if (*Op::overload_name) name += std::string(".") + Op::overload_name;
+    return {name, rule, [](RuleOfOperator of) { return torch::CppFunction(detail::DirectKernel<direct, typename Op::schema>(std::move(of))); }};
+}
+
+}  // namespace meshard
