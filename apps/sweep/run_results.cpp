@@ -20,8 +20,12 @@ namespace {
 using SweepJson = nlohmann::ordered_json;
 
 /// What a case may have, and what a person calls it.
-constexpr std::array<std::pair<const char*, const char*>, 4> kCoefficients{
-    {{"cd", "Cd"}, {"cd_shape", "Cd by the shape alone"}, {"cl", "Cl"}, {"cl_shape", "Cl by the shape alone"}}};
+constexpr std::array<std::pair<const char*, const char*>, 6> kCoefficients{{{"cd", "Cd"},
+                                                                            {"cd_head", "Cd by the head"},
+                                                                            {"cd_shape", "Cd by the shape alone"},
+                                                                            {"cl", "Cl"},
+                                                                            {"cl_head", "Cl by the head"},
+                                                                            {"cl_shape", "Cl by the shape alone"}}};
 
 /// Mean and standard deviation (of n - 1).
 struct MeanAndSpread {
@@ -156,8 +160,10 @@ std::vector<HeldOutCase> cases_in(const std::filesystem::path& table)
             auto truth = number(name + ".table");
             if (!truth) truth = number(name + ".true");
             if (predicted && truth) one.coefficients[name] = {*predicted, *truth};
-            const auto by_shape = number(name + ".shape");
-            if (by_shape && truth) one.coefficients[name + "_shape"] = {*by_shape, *truth};
+            for (const std::string other : {"head", "shape"}) {
+                const auto found = number(name + "." + other);
+                if (found && truth) one.coefficients[name + "_" + other] = {*found, *truth};
+            }
         }
         cases.push_back(std::move(one));
     }

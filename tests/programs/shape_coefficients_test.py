@@ -79,5 +79,5 @@ class ShapeCoefficients(Modes):
         self.train("plain", 1, "--accept-data")
         self.assertNotIn("forces", [line for line in self.lines("plain") if line["phase"] == "val"][-1])
         few = "data.split={train: ['1', '2', '3', '4', '5', '6', '8', '9', '10'], val: ['7']}"
-        self.train("few", 1, *FORCES, few)
+        self.train("few", 1, *FORCES, "~data.split", few)
         self.assertNotIn("cd_shape", [line for line in self.lines("few") if line["phase"] == "val"][-1]["forces"])
