@@ -20,8 +20,9 @@
 namespace meshard {
 namespace {
 
-constexpr int kCaseNumbers = 20;  // of a case besides those of its channels, all of them sums
-constexpr int kKeptVersion = 1;   // to be raised when the same case would have other figures
+constexpr int kCaseNumbers = 20 + ShapeSums::kNumbers;  // of a case besides those of its channels and its bounds, all of them sums
+constexpr int kBounds = 6;
+constexpr int kKeptVersion = 2;  // to be raised when the same case would have other figures
 
 std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::array<double, 3>& counts)
 {
@@ -33,15 +34,17 @@ std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::arra
     }
     for (auto* number : {&forces.outward, &forces.area, &figures.shear_size, &figures.normals_along, &figures.normals_length}) numbers[next++] = number;
     for (auto& count : counts) numbers[next++] = &count;
+    for (auto& number : figures.shape.numbers) numbers[next++] = &number;
     return numbers;
 }
 
-/// All numbers of a case in one row: sums, then of each channel sum, squares, low, high.
+/// All numbers of a case in one row: sums, bounds, then of each channel sum, squares, low, high.
 std::vector<double> numbers_of(CaseFigures figures)
 {
     std::array<double, 3> counts{static_cast<double>(figures.num_rows), static_cast<double>(figures.num_cells_without_area), figures.is_surface ? 1.0 : 0.0};
     std::vector<double> numbers;
     for (const auto* number : summed_numbers(figures, counts)) numbers.push_back(*number);
+    numbers.insert(numbers.end(), figures.bounds.begin(), figures.bounds.end());
     for (const auto& channel : figures.channels) numbers.insert(numbers.end(), {channel.sum, channel.squares, channel.low, channel.high});
     return numbers;
 }
@@ -55,7 +58,8 @@ CaseFigures figures_of(std::span<const double> numbers)
     figures.num_rows = static_cast<std::int64_t>(counts[0]);
     figures.num_cells_without_area = static_cast<std::int64_t>(counts[1]);
     figures.is_surface = counts[2] > 0;
-    for (std::size_t at = kCaseNumbers; at < numbers.size(); at += 4)
+    std::ranges::copy(numbers.subspan(kCaseNumbers, kBounds), figures.bounds.begin());
+    for (std::size_t at = kCaseNumbers + kBounds; at < numbers.size(); at += 4)
         figures.channels.push_back({numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]});
     return figures;
 }
@@ -145,6 +149,7 @@ void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataC
         const Vector3 vector{row[0], row[1], row[2]}, place{row[3], row[4], row[5]};
         const auto area = row[6];
         figures.num_cells_without_area += !(area > 0);
+        figures.shape.add(vector, place);
         forces.area += area;
         forces.outward += dot(place, vector);
         for (int c = 0; c < 3; ++c) {
@@ -206,6 +211,7 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
         auto& figures = all[i];
         figures.channels.assign(num_channels, {.low = infinity, .high = -infinity});
         const auto manifest = read_manifest(shards[i]);
+        figures.bounds = manifest.bounds;
         const auto where = shards[i].string();
         std::array<double, 3> counts{};  // rows, cells without area, parts with polygons
         for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
@@ -236,6 +242,7 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
         const auto* row = sums[i].data_ptr<double>();
         const auto* bound = bounds[i].data_ptr<double>();
         std::vector<double> numbers(row, row + kCaseNumbers);
+        numbers.insert(numbers.end(), all[i].bounds.begin(), all[i].bounds.end());
         for (std::int64_t c = 0; c < num_channels; ++c)
             numbers.insert(numbers.end(), {row[kCaseNumbers + 2 * c], row[kCaseNumbers + 2 * c + 1], -bound[2 * c], bound[2 * c + 1]});
         all[i] = figures_of(numbers);
@@ -246,7 +253,7 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
 std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored, std::span<const std::filesystem::path> shards, const DataConfig& data,
                                            const JudgedFields& layout, const RankGroup& ranks)
 {
-    const auto num_cases = static_cast<std::int64_t>(stored.size()), num_numbers = kCaseNumbers + 4 * layout.num_channels();
+    const auto num_cases = static_cast<std::int64_t>(stored.size()), num_numbers = kCaseNumbers + kBounds + 4 * layout.num_channels();
     // Ranks share out the reading, and agree on what was found: a file may appear between two looks. First of a row: whether there is one.
     auto found = torch::zeros({num_cases, 1 + num_numbers}, torch::kDouble);
     const auto row_of = [&](std::int64_t i) { return std::span(found.data_ptr<double>() + i * (1 + num_numbers), static_cast<std::size_t>(1 + num_numbers)); };

@@ -3,6 +3,7 @@
 
 #include "apps/evaluation/case_sums.h"
 #include "apps/evaluation/force_metrics.h"
+#include "apps/evaluation/shape_numbers.h"
 #include "apps/settings/training_config.h"
 #include "sharding/ranks/rank_group.h"
 
@@ -25,6 +26,8 @@ struct CaseFigures {
     std::int64_t num_cells_without_area = 0;
     bool is_surface = false;                       ///< made of polygons: it has area vectors
     ForceSums forces;                              ///< of the truth alone; on points a cell has the mean of its corners
+    ShapeSums shape;                               ///< of the cells
+    std::array<double, 6> bounds{};                ///< of the points: x, y and z, each lowest then highest
     double shear_size = 0;                         ///< sum |tau| A
     double normals_along = 0, normals_length = 0;  ///< sum n.a, |n| A of the array of normals; 0 where there is none
     std::vector<Channel> channels;                 ///< in the order of the fields

@@ -85,6 +85,8 @@ Metrics force_numbers(const EvaluatedCase& one)
     numbers.emplace_back("cd.pressure_predicted", forces.pressure_drag_predicted);
     numbers.emplace_back("cd.pressure_true", forces.pressure_drag_true);
     add("cl", forces.lift_predicted, forces.lift_true, one.lift_of_table);
+    if (one.drag_of_shape) numbers.emplace_back("cd.shape", *one.drag_of_shape);
+    if (one.lift_of_shape) numbers.emplace_back("cl.shape", *one.lift_of_shape);
     return numbers;
 }
 
@@ -213,19 +215,22 @@ std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, con
 {
     std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
                                           {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess},
-                                          {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess}};
+                                          {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_shape", {}, {}, {}, evaluation.drag_guess}, {"cl_shape", {}, {}, {}, evaluation.lift_guess}};
     const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
         to.predicted.push_back(predicted);
         to.truth.push_back(truth);
         to.ids.push_back(one.source.id);
     };
     for (const auto* one : cases_of(evaluation, split)) {
-        const auto truth_of_head = [&](const std::optional<double>& of_table, double Coefficients::* integral) {
+        const auto truth_of = [&](const std::optional<double>& of_table, double Coefficients::* integral) {
             return of_table ? of_table : one->forces ? std::optional((*one->forces).*integral) : std::nullopt;
         };
-        const auto drag = truth_of_head(one->drag_of_table, &Coefficients::drag_true), lift = truth_of_head(one->lift_of_table, &Coefficients::lift_true);
+        const auto drag = truth_of(one->drag_of_table, &Coefficients::drag_true), lift = truth_of(one->lift_of_table, &Coefficients::lift_true);
         if (one->drag_of_head && drag) add(series[4], *one, *one->drag_of_head, *drag);
         if (one->lift_of_head && lift) add(series[5], *one, *one->lift_of_head, *lift);
+        if (one->drag_of_shape && drag) add(series[6], *one, *one->drag_of_shape, *drag);
+        if (one->lift_of_shape && lift) add(series[7], *one, *one->lift_of_shape, *lift);
         if (!one->forces) continue;
         add(series[0], *one, one->forces->drag_predicted, one->forces->drag_true);
         add(series[1], *one, one->forces->lift_predicted, one->forces->lift_true);

@@ -26,8 +26,9 @@ struct EvaluatedCase {
     Metrics metrics = {};                     ///< of all fields, e.g. `pressure.rel_l2`
     std::optional<Coefficients> forces = {};  ///< by the true and the predicted fields
     std::optional<double> drag_of_table = {}, lift_of_table = {};
-    std::optional<double> drag_of_head = {}, lift_of_head = {};  ///< by a head of the model beside its fields
-    std::vector<std::vector<double>> drag_along_x = {};          ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
+    std::optional<double> drag_of_head = {}, lift_of_head = {};    ///< by a head of the model beside its fields
+    std::optional<double> drag_of_shape = {}, lift_of_shape = {};  ///< by the shape alone (shape_coefficients.h)
+    std::vector<std::vector<double>> drag_along_x = {};            ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
     std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};  ///< of each field by its name (error_histogram.h)
     double seconds = 0;                                                              ///< of the prediction, without reading
@@ -52,7 +53,8 @@ std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums
 void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings);
 
 /// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head`
-/// (what the model's head predicts, against the solver's, or where the table has none the integral of the true fields).
+/// (what the model's head predicts, against the solver's, or where the table has none the integral of the true fields), `cd_shape`, `cl_shape` (what the shape
+/// alone says, against the same).
 struct CoefficientSeries {
     std::string name;
     std::vector<double> predicted, truth;

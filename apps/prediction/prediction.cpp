@@ -68,17 +68,22 @@ MeshKind kind_of_output(const std::filesystem::path& output)
     throw UsageError("the output " + output.string() + " must end in .vtp, .vtu, .pvtp or .pvtu.");
 }
 
-/// Of each prediction, by its sums. Signs are those of the mean prediction.
-PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout, const std::string& name,
-                                 const std::map<std::string, double>& values)
+/// The case as its table would say it.
+CaseSource told_source(const std::string& name, const std::map<std::string, double>& values)
 {
-    PredictedForces found;
     CaseSource source{name, {}, {}};
     for (const auto& [column, value] : values) {
         char text[32];
         std::snprintf(text, sizeof text, "%.17g", value);
         source.columns[column] = text;
     }
+    return source;
+}
+
+/// Of each prediction, by its sums. Signs are those of the mean prediction.
+PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout, const CaseSource& source)
+{
+    PredictedForces found;
     if (layout.pressure < 0) {
         found.why = "no field has the kind of a pressure (data.fields.NAME.kind)";
     } else if (!(sums.front().area > 0)) {
@@ -97,6 +102,23 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
         found.lift.push_back(coefficient.lift_predicted);
     }
     return found;
+}
+
+/// Of each model that knows them of its training cases.
+std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const Predictor> models, const ShapeSums& shape, const ForceSums& forces,
+                                                                 const std::array<double, 6>& bounds, const JudgedFields& layout, const CaseSource& source)
+{
+    std::map<std::string, std::vector<double>> all;
+    for (const auto& model : models) {
+        std::string why;
+        const auto flow = flow_reference(model.forces(), source, layout.pressure_kind, why);
+        if (!flow || !model.shape_coefficients()) continue;
+        const auto found = model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
+        if (!found) continue;
+        all["Cd"].push_back(found->drag);
+        all["Cl"].push_back(found->lift);
+    }
+    return all;
 }
 
 }  // namespace
@@ -264,7 +286,11 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     remove_computed_inputs(whole);
     const auto fields = predictions.mean(), spread = predictions.spread();
     PredictedForces found;
-    if (options.with_forces) found = predicted_forces(forces, models.front(), layout, name, options.values);
+    if (options.with_forces) {
+        const auto source = told_source(name, options.values);
+        found = predicted_forces(forces, models.front(), layout, source);
+        found.of_shape = coefficients_by_shape(models, shape_sums(whole, device_mesh->all()), forces.front(), part.bounds, layout, source);
+    }
     found.of_head = std::move(by_heads);
     for (auto* mesh : {&whole, &subdomain.mesh}) add_coefficients(*mesh, found.of_head);
 

@@ -42,7 +42,8 @@ struct PredictionOptions {
 struct PredictedForces {
     std::vector<double> drag, lift;
     std::string why;
-    std::map<std::string, std::vector<double>> of_head = {};  ///< Cd, Cl: by heads of the models beside their fields, where they have some
+    std::map<std::string, std::vector<double>> of_head = {};   ///< Cd, Cl: by heads of the models beside their fields, where they have some
+    std::map<std::string, std::vector<double>> of_shape = {};  ///< Cd, Cl: by the shape alone, where the models' training cases say them (shape_coefficients.h)
 };
 
 /// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece

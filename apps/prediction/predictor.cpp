@@ -213,6 +213,7 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
         deviations_of_head_ = head.at("deviations").get<std::vector<double>>();
         forward_with_head_ = add_coefficient_head(model_, head.at("features"), static_cast<std::int64_t>(names_of_head_.size()));
     }
+    if (part == 0 && description.contains("shape_coefficients")) shape_coefficients_ = ShapeCoefficients::from_json(description["shape_coefficients"]);
     checkpoint.load_weights(*model_.module);
     if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
     model_.module->eval();

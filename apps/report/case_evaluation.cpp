@@ -21,6 +21,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -130,6 +132,10 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         const auto note = "no drag and lift: " + why + ".";
         if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
     } else {
+        if (const auto& by_shape = predictor.shape_coefficients()) {
+            const auto found = by_shape->of(shape_sums(whole, all), sums.forces, part.bounds, *flow, constants_of_case(data, source));
+            if (found) std::tie(result.drag_of_shape, result.lift_of_shape) = std::pair(found->drag, found->lift);
+        }
         result.low_x = part.bounds[0];
         result.high_x = part.bounds[1];
         result.drag_along_x = drag_along_x(predicted, truth, geometry, layout, sums.forces, *flow, result.low_x, result.high_x, kBins, all);

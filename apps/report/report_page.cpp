@@ -196,7 +196,7 @@ std::string table_of_forces(const PageJson& run)
     constexpr std::array metrics{"n", "mae", "bias", "std", "max_abs", "worst", "mean_rel", "r2", "spearman", "pair_order", "guess_mae"};
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
-        for (const char* name : {"cd", "cd_table", "cd_head", "cl", "cl_table", "cl_head"}) {
+        for (const char* name : {"cd", "cd_table", "cd_head", "cd_shape", "cl", "cl_table", "cl_head", "cl_shape"}) {
             if (!numbers.contains(name)) continue;
             std::vector<PageJson> row{split + " " + name};
             for (const auto* metric : metrics) row.push_back(numbers[name][metric]);

@@ -5,16 +5,27 @@
 #include "apps/program/text_table.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 namespace meshard {
 namespace {
 
 using SweepJson = nlohmann::ordered_json;
+
+/// What a case may have, and what a person calls it.
+constexpr std::array<std::pair<const char*, const char*>, 6> kCoefficients{{{"cd", "Cd"},
+                                                                            {"cd_head", "Cd by the head"},
+                                                                            {"cd_shape", "Cd by the shape alone"},
+                                                                            {"cl", "Cl"},
+                                                                            {"cl_head", "Cl by the head"},
+                                                                            {"cl_shape", "Cl by the shape alone"}}};
 
 /// Mean and standard deviation (of n - 1).
 struct MeanAndSpread {
@@ -149,6 +160,10 @@ std::vector<HeldOutCase> cases_in(const std::filesystem::path& table)
             auto truth = number(name + ".table");
             if (!truth) truth = number(name + ".true");
             if (predicted && truth) one.coefficients[name] = {*predicted, *truth};
+            for (const std::string other : {"head", "shape"}) {
+                const auto found = number(name + "." + other);
+                if (found && truth) one.coefficients[name + "_" + other] = {*found, *truth};
+            }
         }
         cases.push_back(std::move(one));
     }
@@ -223,7 +238,7 @@ SweepJson sweep_json(std::span<const SweptRun> runs)
                       {"rel_l2", entry(place.errors)},
                       {"cd_mae", entry(place.drag_errors)},
                       {"seconds_in_steps", entry(place.seconds)}};
-        for (const char* name : {"cd", "cl"}) {
+        for (const auto& [name, label] : kCoefficients) {
             const auto figures = [](const CoefficientRows& rows) {
                 SweepJson all;
                 for (const auto& [metric, value] : coefficient_metrics(rows.predicted, rows.truth, {})) {
@@ -274,7 +289,7 @@ std::string sweep_text(std::span<const SweptRun> runs)
     forces.add_row({"settings", " ", "cases", "mae", "bias", "max", "spearman"});
     bool has_forces = false;
     for (const auto& place : places_in_grid(runs)) {
-        for (const std::string name : {"cd", "cl"}) {
+        for (const auto& [name, label] : kCoefficients) {
             const auto each = rows_of_each_run(place, name), mean = rows_of_mean(place, name);
             if (each.truth.size() < 2) continue;
             has_forces = true;
@@ -287,9 +302,8 @@ std::string sweep_text(std::span<const SweptRun> runs)
                 forces.add_row({place.point.empty() ? "as configured" : place.point, " " + what, std::to_string(mean.truth.size()), number("mae"),
                                 number("bias"), number("max_abs"), number("spearman")});
             };
-            const std::string label = name == "cd" ? "Cd" : "Cl";
             add(label, each);
-            if (mean.truth.size() < each.truth.size()) add(label + ", mean of runs", mean);
+            if (mean.truth.size() < each.truth.size() && !std::string_view(name).ends_with("_shape")) add(std::string(label) + ", mean of runs", mean);
         }
     }
     if (has_forces) text << "\nall validation cases together, each predicted without having been seen\n" << forces;

@@ -23,7 +23,7 @@ struct JudgedCoefficient {
 /// A case of a run's validation.
 struct HeldOutCase {
     std::string id;
-    std::map<std::string, JudgedCoefficient> coefficients;  ///< `cd` and `cl`, where the run judges them
+    std::map<std::string, JudgedCoefficient> coefficients;  ///< `cd` and `cl` where the run judges them, `cd_head`, `cd_shape` ... beside them
 };
 
 /// What a run of `train` has come to: the numbers of its last validation.
@@ -46,10 +46,10 @@ struct SweptRun {
     std::string state = "waiting";  ///< done, failed, stopped, waiting
 };
 
-/// All numbers: {format, version, runs: [{name, point, fold, seed, state, rel_l2, ..., cases}], points: [{point, n, rel_l2: {mean, spread}, ..., cd, cl}]}. The
-/// spread is the standard deviation (of n - 1) over folds and seeds, null for one run. `cd` and `cl` of a place take the validation cases of all its runs as
-/// one list, each predicted by runs that have not seen it: `each_run` with a row a run, `mean_of_runs` with the mean of the runs that judged a case, such as
-/// those of other seeds.
+/// All numbers: {format, version, runs: [{name, point, fold, seed, state, rel_l2, ..., cases}], points: [{point, n, rel_l2: {mean, spread}, ..., cd, cd_head,
+/// cd_shape, cl, ...}]}. The spread is the standard deviation (of n - 1) over folds and seeds, null for one run. `cd` and `cl` of a place take the validation
+/// cases of all its runs as one list, each predicted by runs that have not seen it: `each_run` with a row a run, `mean_of_runs` with the mean of the runs that
+/// judged a case, such as those of other seeds.
 nlohmann::ordered_json sweep_json(std::span<const SweptRun> runs);
 
 /// A line a run.

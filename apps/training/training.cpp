@@ -178,6 +178,7 @@ public:
 
 private:
     void check_data(const TrainingStart& start, std::size_t part);
+    void judge_by_shape(std::span<const CaseFigures> figures, const JudgedFields& layout);
     void prepare_part(std::size_t part, const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
     void make_model();
     void check_augmentation() const;
@@ -243,6 +244,7 @@ private:
     std::optional<FullyShardedModule> sharded_;  // in its place
     std::optional<ForceTerm> force_term_;        // of the first part
     std::optional<CoefficientTargets> coefficient_targets_;
+    std::optional<ShapeCoefficients> shape_coefficients_;                         // of the first part's training cases
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there are targets
     std::optional<WeightUpdate> update_;
 
@@ -338,7 +340,7 @@ void Run::check_data(const TrainingStart& start, std::size_t index)
     const auto& part = parts_[index];
     const bool has_forces = index == 0 && config_.training.has_forces(), has_coefficients = index == 0 && config_.training.has_coefficients();
     findings_.emplace_back();
-    if (start.resume && !has_forces && !has_coefficients) return;
+    if (start.resume && index > 0) return;
     const JudgedFields layout(part.data.fields, part.stored->train.channels());
     const auto figures = part.stored->figures(part.data, device_mesh_->all());
     if (!start.resume) {
@@ -349,6 +351,7 @@ void Run::check_data(const TrainingStart& start, std::size_t index)
             throw InvalidInput(text + " To train on them as they are: --accept-data.");
         }
     }
+    if (index == 0) judge_by_shape(figures, layout);
     if (has_forces)
         force_term_.emplace(config_.training.force_weights, part.data, layout, config_.forces, part.cases.train,
                             std::span(figures).first(part.cases.train.size()), device());
@@ -356,6 +359,25 @@ void Run::check_data(const TrainingStart& start, std::size_t index)
         coefficient_targets_.emplace(config_.training.coefficient_weights, layout, config_.forces, part.cases.train,
                                      std::span(figures).first(part.cases.train.size()), device());
     }
+}
+
+/// Drag and lift of the cases that are not learnt from, by their shape alone: beside them those of the fields are judged.
+void Run::judge_by_shape(std::span<const CaseFigures> figures, const JudgedFields& layout)
+{
+    auto& part = parts_.front();
+    const auto& cases = part.cases;
+    shape_coefficients_ = ShapeCoefficients::of_cases(cases.train, figures.first(cases.train.size()), part.data, config_.forces, layout);
+    if (!shape_coefficients_) return;
+    std::map<std::string, ShapeCoefficients::Values> by_shape;
+    const auto all = cases.all();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        std::string why;
+        const auto flow = flow_reference(config_.forces, all[i], layout.pressure_kind, why);
+        if (!flow) continue;
+        const auto found = shape_coefficients_->of(figures[i].shape, figures[i].forces, figures[i].bounds, *flow, constants_of_case(part.data, all[i]));
+        if (found) by_shape[all[i].id] = *found;
+    }
+    part.validation->compare_with(std::move(by_shape));
 }
 
 void Run::make_model()
@@ -1092,6 +1114,7 @@ void Run::save(const char* name, const Json& metrics) const
                                        {"means", coefficient_targets_->means()},
                                        {"deviations", coefficient_targets_->deviations()}};
     }
+    if (shape_coefficients_) description["shape_coefficients"] = shape_coefficients_->to_json();
     description["input_ranges"] = parts_.front().ranges.to_json();
     if (config_.volume) description["volume_input_ranges"] = parts_.back().ranges.to_json();
     description["seed"] = config_.seed;

@@ -70,6 +70,10 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
         one.metrics = sums.metrics(layout_);
         std::string why;
         add_forces(one, sums, layout_, forces_, why);
+        if (const auto found = by_shape_.find(one.source.id); one.forces && found != by_shape_.end()) {
+            one.drag_of_shape = found->second.drag;
+            one.lift_of_shape = found->second.lift;
+        }
         meshard::add_of_head(one, of_head_, row.subspan(static_cast<std::size_t>(num_sums)), forces_);
         evaluation.cases.push_back(std::move(one));
     }
@@ -87,7 +91,7 @@ Json validation_json(const Evaluation& evaluation)
     };
     const auto all_of = [&](const Json& from) {
         Json json{{"errors", means(means, from["fields"])}};
-        for (const char* name : {"cd", "cl", "cd_table", "cl_table", "cd_head", "cl_head"}) {
+        for (const char* name : {"cd", "cl", "cd_table", "cl_table", "cd_head", "cl_head", "cd_shape", "cl_shape"}) {
             if (from.contains(name)) json["forces"][name] = from[name];
         }
         return json;

@@ -4,6 +4,7 @@
 #include "apps/cases/case_tensors.h"
 #include "apps/evaluation/case_sums.h"
 #include "apps/evaluation/evaluation.h"
+#include "apps/evaluation/shape_coefficients.h"
 #include "sharding/ranks/device_mesh.h"
 
 #include <nlohmann/json.hpp>
@@ -35,6 +36,9 @@ public:
     /// The head's coefficients of a case, in their order.
     void add_of_head(std::size_t index, const std::vector<double>& coefficients) { found_of_head_[index] = coefficients; }
 
+    /// Drag and lift by the shape alone, of cases by their ids, to be judged beside those of the fields.
+    void compare_with(std::map<std::string, ShapeCoefficients::Values> by_shape) { by_shape_ = std::move(by_shape); }
+
     /// Of the cases `sources`, whose numbers the data groups bring together. Forgets them. Collective over `data_groups`.
     Evaluation finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups);
 
@@ -46,6 +50,7 @@ private:
     ForceSettings forces_;
     std::optional<double> drag_guess_, lift_guess_;
     std::vector<std::string> of_head_;
+    std::map<std::string, ShapeCoefficients::Values> by_shape_;
     std::map<std::size_t, std::vector<double>> found_of_head_;
     std::map<std::size_t, std::vector<double>> found_;  // by index, what this group's ranks have summed
     std::map<std::string, at::Tensor> geometries_;      // by the shards' folder

@@ -306,6 +306,8 @@ int predict_command(std::span<const std::string> arguments)
             else
                 std::cout << "  Cd " << with_deviation(forces.drag) << ", Cl " << with_deviation(forces.lift)
                           << (forces.drag.size() > 1 ? " (" + std::to_string(forces.drag.size()) + " predictions)" : "") << std::endl;
+            for (const auto& [coefficient, values] : forces.of_shape)
+                std::cout << "  " << coefficient << " " << with_deviation(values) << " (by the shape alone)" << std::endl;
         }
         return exit_code::ok;
     };

@@ -42,6 +42,7 @@ TEST(CaseFigures, AreSumsOverTheWholeMeshOnAnyNumberOfRanks)
         const auto geometry = row_geometry(whole, on_cells);
         const auto& arrays = on_cells ? whole.cell_data : whole.point_data;
         ForceSums expected;
+        ShapeSums shape;
         double squares = 0, high = -1e9;
         for (std::int64_t row = 0; row < arrays[0].num_rows(); ++row) {
             const auto* g = geometry.data() + row * kGeometryColumns;
@@ -50,6 +51,7 @@ TEST(CaseFigures, AreSumsOverTheWholeMeshOnAnyNumberOfRanks)
                 expected.true_shear[c] += arrays[1].value(row, c) * g[6];
             }
             expected.area += g[6];
+            shape.add({g[0], g[1], g[2]}, {g[3], g[4], g[5]});
             squares += std::pow(arrays[0].value(row), 2);
             high = std::max(high, arrays[0].value(row));
         }
@@ -77,6 +79,10 @@ TEST(CaseFigures, AreSumsOverTheWholeMeshOnAnyNumberOfRanks)
                         EXPECT_NEAR(one.forces.area_vector[c], 0, 1e-12);
                     }
                     EXPECT_NEAR(one.forces.area, expected.area, 1e-10);
+                    if (on_cells) {  // a point's area vector is of several cells
+                        for (int k = 0; k < ShapeSums::kNumbers; ++k) EXPECT_NEAR(one.shape.numbers[k], shape.numbers[k], 1e-11);
+                    }
+                    EXPECT_NEAR(one.bounds[1], 1, 1e-6);
                     EXPECT_NEAR(one.channels[0].squares, squares, 1e-9);
                     EXPECT_EQ(one.channels[0].high, high);
                 }
@@ -106,6 +112,8 @@ TEST(CaseFigures, AreReadWhereTheyAreKept)
         EXPECT_EQ(one.forces.true_pressure, other.forces.true_pressure);
         EXPECT_EQ(one.forces.place, other.forces.place);
         EXPECT_EQ(one.shear_size, other.shear_size);
+        EXPECT_EQ(one.shape.numbers, other.shape.numbers);
+        EXPECT_EQ(one.bounds, other.bounds);
         ASSERT_EQ(one.channels.size(), other.channels.size());
         for (std::size_t c = 0; c < one.channels.size(); ++c) {
             EXPECT_EQ(one.channels[c].squares, other.channels[c].squares);

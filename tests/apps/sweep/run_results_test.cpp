@@ -41,6 +41,22 @@ TEST(RunResults, ReadsTheCasesOfTheLastValidation)
     EXPECT_FALSE(result->cases[0].coefficients.contains("cl"));
 }
 
+TEST(RunResults, JudgesWhatHeadAndShapeSay)
+{
+    const TemporaryFolder folder;
+    const auto run = put_run(folder, "run", "");
+    std::ofstream(run / "val_cases.csv")
+        << "id,split,cd.predicted,cd.true,cd.table,cd.shape,cd.head\na,val,0.32,0.3,0.31,0.30,0.35\nb,val,0.26,0.25,0.25,0.28,\n";
+    const std::vector runs{SweptRun{.run = {.name = "run", .point = "", .words = {}, .fold = 1, .seed = 0, .train = {}, .val = {}}, .result = result_of(run)}};
+
+    const auto point = sweep_json(runs)["points"][0];
+
+    EXPECT_NEAR(point["cd"]["each_run"]["mae"].get<double>(), 0.01, 1e-12);
+    EXPECT_NEAR(point["cd_head"]["each_run"]["mae"].get<double>(), 0.04, 1e-12);
+    EXPECT_NEAR(point["cd_shape"]["each_run"]["mae"].get<double>(), 0.02, 1e-12);
+    EXPECT_NE(sweep_text(runs).find("Cd by the shape alone"), std::string::npos);
+}
+
 TEST(RunResults, JudgesCoefficientsOverAllRunsOfAPlace)
 {
     const TemporaryFolder folder;
