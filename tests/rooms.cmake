@@ -38,7 +38,7 @@ set(rooms
   "models/diffusion: models/layers ops/attention partition sharding/memory sharding/ranks sharding/tensor"
   "models/domino: models/grids models/layers ops/neighbors ops/search ops/slices partition sharding/memory sharding/tensor"
   "models/geotransolver: models/layers models/transolver ops/neighbors ops/search ops/slices partition"
-  "models/graph: models/layers ops/neighbors partition sharding/tensor"
+  "models/graph: models/layers ops/neighbors partition sharding/memory sharding/tensor"
   "models/grids: models/layers ops/grids ops/neighbors ops/slices partition sharding/memory sharding/tensor"
   "models/layers: ops/fused ops/slices partition sharding/memory"
   "models/registry: models/diffusion models/domino models/geotransolver models/graph models/grids models/layers models/transolver ops/neighbors ops/surface partition sharding/tensor"
