@@ -340,6 +340,7 @@ ModelEntry fno_entry()
                 Fno model(fno_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
             },
+            .share_parameters = share_modes,
             .grid_widths = [](const GridWidths& widths) -> Json {
                 auto arguments = channels_of_grids(widths);
                 arguments["dimension"] = widths.extents.size();
