@@ -24,7 +24,6 @@
 #include "apps/training/weight_update.h"
 #include "io/bytes/atomic_file.h"
 #include "io/shards/manifest.h"
-#include "models/grids/fno.h"
 #include "models/layers/field_loss.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
@@ -442,7 +441,7 @@ void Run::make_model()
     move_module(*model_.module, device());
     if (config_.shard_parameters) {
         // Parts that are used as they lie belong to one domain: where there are several, all parameters are gathered.
-        auto kept_parts = num_groups_ == 1 ? share_modes(*model_.module, domain_->num_ranks()) : std::map<std::string, AxisLayout>();
+        auto kept_parts = num_groups_ == 1 ? share_parameters(model_, domain_->num_ranks()) : std::map<std::string, AxisLayout>();
         sharded_.emplace(fully_shard(*model_.module, device_mesh_, {.is_unit = {}, .over_all_axes = true, .kept_parts = std::move(kept_parts)}));
     } else {
         replicated_.emplace(replicate(*model_.module, device_mesh_));

@@ -3,9 +3,14 @@
 
 #include "models/layers/grid_points.h"
 #include "models/layers/option_table.h"
+#include "partition/error.h"
+#include "sharding/memory/recompute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -36,6 +41,38 @@ const OptionTable<AbUptOptions>& option_table()
 torch::nn::Sequential bias_mlp(std::int64_t dim)
 {
     return torch::nn::Sequential(torch::nn::Linear(dim, dim), torch::nn::GELU(), torch::nn::Linear(dim, dim));
+}
+
+/// The rows of the turn `turn` of each rank, (B, n, 3): at most `count` a rank.
+torch::Tensor rows_of_turn(const torch::Tensor& positions, std::int64_t turn, std::int64_t count)
+{
+    const auto taken = [&](std::int64_t extent) { return std::clamp<std::int64_t>(extent - turn * count, 0, count); };
+    const auto own = to_local(positions);
+    const auto rows = own.narrow(1, std::min(turn * count, own.size(1)), taken(own.size(1)));
+    const auto axis = is_sharded(positions) ? spec_of(positions)->axis_of_dim(1) : -1;
+    if (axis < 0) return is_sharded(positions) ? from_local(rows, spec_of(positions)) : rows;
+    auto axes = spec_of(positions)->axes;
+    Extents extents;
+    for (const auto extent : *axes[axis].extents) extents.push_back(taken(extent));
+    axes[axis] = {Shard(1), std::make_shared<const Extents>(std::move(extents)), 1};
+    return from_local(rows, make_spec(spec_of(positions)->device_mesh, axes));
+}
+
+/// Rows of the rank that has most.
+std::int64_t most_rows(const torch::Tensor& positions)
+{
+    const auto axis = is_sharded(positions) ? spec_of(positions)->axis_of_dim(1) : -1;
+    return axis < 0 ? positions.size(1) : *std::ranges::max_element(*spec_of(positions)->axes[axis].extents);
+}
+
+/// On every rank all rows of keys and values, (B, H, N, D).
+torch::Tensor with_all_rows(const torch::Tensor& x)
+{
+    const auto axis = is_sharded(x) ? spec_of(x)->axis_of_dim(2) : -1;
+    if (axis < 0) return x;
+    auto axes = spec_of(x)->axes;
+    axes[axis] = {Replicate(), nullptr, 1};
+    return redistribute(x, make_spec(spec_of(x)->device_mesh, axes));
 }
 
 }  // namespace
@@ -105,48 +142,132 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
     }
 }
 
-AbUptOutputs AbUptImpl::forward(const AbUptInputs& inputs)
+void AbUptImpl::set_memory(MemoryMode mode)
 {
-    const auto dim = options_.hidden_dim, head_dim = dim / options_.num_heads;
-    const auto point_rows = [](const char* name, const torch::Tensor& tensor) { return flat_points("AB-UPT", name, tensor, {}, 3); };
-    const auto tokens = [&](const char* name, const torch::Tensor& positions, torch::nn::Sequential& bias) -> Tokens {
-        const auto x = point_rows(name, positions);
-        return {bias->forward(position_embedding(x, dim)), rotary_angles(x, head_dim)};
+    if (mode == MemoryMode::Streamed) throw InvalidInput("AB-UPT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
+    memory_ = mode;
+}
+
+std::vector<KeysAndValues> AbUptImpl::run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition) const
+{
+    if (memory_ == MemoryMode::Stored) return block->forward(branches, anchors, condition);
+    std::vector<torch::Tensor> inputs;
+    for (const auto& branch : branches) inputs.insert(inputs.end(), {branch.values, branch.angles});
+    if (condition.defined()) inputs.push_back(condition);
+    const auto num_branches = branches.size();
+    const auto outputs = checkpoint(
+        [block, anchors, num_branches](const std::vector<torch::Tensor>& given) mutable {
+            std::vector<Tokens> tokens;
+            for (std::size_t i = 0; i < num_branches; ++i) tokens.push_back({given[2 * i], given[2 * i + 1]});
+            const auto own = block->forward(tokens, anchors, given.size() > 2 * num_branches ? given.back() : torch::Tensor());
+            std::vector<torch::Tensor> results;
+            for (std::size_t i = 0; i < num_branches; ++i) results.insert(results.end(), {tokens[i].values, own[i].keys, own[i].values});
+            return results;
+        },
+        inputs);
+    std::vector<KeysAndValues> own;
+    for (std::size_t i = 0; i < num_branches; ++i) {
+        branches[i].values = outputs[3 * i];
+        own.push_back({outputs[3 * i + 1], outputs[3 * i + 2]});
+    }
+    return own;
+}
+
+template <class Block>
+AbUptImpl::Meeting AbUptImpl::meeting(Block block, KeysAndValues anchors, const torch::Tensor& condition) const
+{
+    const auto stored = [block, condition](const Tokens& tokens, const KeysAndValues& seen) mutable { return block->forward(tokens, seen, condition); };
+    if (memory_ == MemoryMode::Stored) return {stored, std::move(anchors)};
+    const auto recomputed = [block, condition](const Tokens& tokens, const KeysAndValues& seen) {
+        std::vector<torch::Tensor> inputs{tokens.values, tokens.angles, seen.keys, seen.values};
+        if (condition.defined()) inputs.push_back(condition);
+        return checkpoint(
+            [block](const std::vector<torch::Tensor>& given) mutable -> std::vector<torch::Tensor> {
+                return {block->forward({given[0], given[1]}, {given[2], given[3]}, given.size() > 4 ? given[4] : torch::Tensor())};
+            },
+            inputs)[0];
     };
+    return {recomputed, std::move(anchors)};
+}
 
-    const auto supernodes = point_rows("supernodes", inputs.supernodes);
-    std::vector<Branch> geometry{
-        {.anchors = {encoder_(point_rows("geometry", inputs.geometry), supernodes), rotary_angles(supernodes, head_dim)}, .queries = {}}};
-    for (const auto& block : *geometry_blocks_) block->as<AnchorBlock>()->forward(geometry, AnchorsOf::Own, inputs.condition);
+Tokens AbUptImpl::tokens_at(const char* name, const torch::Tensor& positions, torch::nn::Sequential& bias)
+{
+    const auto x = flat_points("AB-UPT", name, positions, {}, 3);
+    return {bias->forward(position_embedding(x, options_.hidden_dim)), rotary_angles(x, options_.hidden_dim / options_.num_heads)};
+}
 
-    std::vector<Branch> branches(2);  // surface, volume
-    branches[0].anchors = tokens("surface_anchors", inputs.surface_anchors, surface_bias_);
-    branches[1].anchors = tokens("volume_anchors", inputs.volume_anchors, volume_bias_);
-    if (inputs.surface_queries.defined()) branches[0].queries = tokens("surface_queries", inputs.surface_queries, surface_bias_);
-    if (inputs.volume_queries.defined()) branches[1].queries = tokens("volume_queries", inputs.volume_queries, volume_bias_);
+Tokens AbUptImpl::geometry_tokens(const AbUptInputs& inputs)
+{
+    const auto supernodes = flat_points("AB-UPT", "supernodes", inputs.supernodes, {}, 3);
+    std::vector<Tokens> geometry{
+        {encoder_(flat_points("AB-UPT", "geometry", inputs.geometry, {}, 3), supernodes), rotary_angles(supernodes, options_.hidden_dim / options_.num_heads)}};
+    for (const auto& block : *geometry_blocks_) run(AnchorBlock(std::dynamic_pointer_cast<AnchorBlockImpl>(block)), geometry, AnchorsOf::Own, inputs.condition);
+    return geometry[0];
+}
+
+AbUptImpl::Physics AbUptImpl::physics_of(const AbUptInputs& inputs)
+{
+    const auto geometry = geometry_tokens(inputs);
+    Physics physics{
+        .anchors = {tokens_at("surface_anchors", inputs.surface_anchors, surface_bias_), tokens_at("volume_anchors", inputs.volume_anchors, volume_bias_)},
+        .meetings = std::vector<std::vector<Meeting>>(2)};
+    const auto listen = [&](PerceiverBlock block) {
+        const auto seen = block->keys_of(geometry, inputs.condition);
+        const auto met = meeting(block, seen, inputs.condition);
+        for (std::size_t i = 0; i < physics.anchors.size(); ++i) {
+            physics.anchors[i].values = met.block(physics.anchors[i], seen);
+            physics.meetings[i].push_back(met);
+        }
+    };
+    const auto attend = [&](const std::shared_ptr<torch::nn::Module>& module, AnchorsOf anchors, std::size_t first, std::size_t count) {
+        const AnchorBlock block(std::dynamic_pointer_cast<AnchorBlockImpl>(module));
+        std::vector<Tokens> branches(physics.anchors.begin() + first, physics.anchors.begin() + first + count);
+        const auto seen = seen_by_branches(run(block, branches, anchors, inputs.condition), anchors);
+        for (std::size_t i = 0; i < count; ++i) {
+            physics.anchors[first + i] = branches[i];
+            physics.meetings[first + i].push_back(meeting(block, seen[i], inputs.condition));
+        }
+    };
     for (std::size_t i = 0; i < options_.physics_blocks.size(); ++i) {
         const auto& kind = options_.physics_blocks[i];
-        if (kind == "perceiver") {
-            physics_blocks_[i]->as<PerceiverBlock>()->forward(branches, geometry[0].anchors, inputs.condition);
-        } else {
-            const auto anchors = kind == "shared" ? AnchorsOf::Own : kind == "cross" ? AnchorsOf::Other : AnchorsOf::All;
-            physics_blocks_[i]->as<AnchorBlock>()->forward(branches, anchors, inputs.condition);
-        }
+        if (kind == "perceiver")
+            listen(PerceiverBlock(std::dynamic_pointer_cast<PerceiverBlockImpl>(physics_blocks_->ptr(i))));
+        else
+            attend(physics_blocks_->ptr(i), kind == "shared" ? AnchorsOf::Own : kind == "cross" ? AnchorsOf::Other : AnchorsOf::All, 0, 2);
     }
+    for (const auto& block : *surface_blocks_) attend(block, AnchorsOf::Own, 0, 1);
+    for (const auto& block : *volume_blocks_) attend(block, AnchorsOf::Own, 1, 1);
+    return physics;
+}
 
-    const auto decode = [&](const Branch& branch, torch::nn::ModuleList& blocks) {
-        std::vector<Branch> alone{branch};
-        for (const auto& block : *blocks) block->as<AnchorBlock>()->forward(alone, AnchorsOf::Own, inputs.condition);
-        return alone.front();
+torch::Tensor AbUptImpl::results_at(const char* name, const torch::Tensor& queries, torch::nn::Sequential& bias, const std::vector<Meeting>& meetings,
+                                    torch::nn::Linear& head)
+{
+    if (!queries.defined()) return {};
+    const auto answers = [&](const torch::Tensor& positions, const std::vector<Meeting>& met) {
+        auto tokens = tokens_at(name, positions, bias);
+        for (const auto& meeting : met) tokens.values = meeting.block(tokens, meeting.anchors);
+        return head(tokens.values);
     };
-    const auto surface = decode(branches[0], surface_blocks_), volume = decode(branches[1], volume_blocks_);
-    AbUptOutputs outputs{.surface_anchors = surface_head_(surface.anchors.values),
-                         .volume_anchors = volume_head_(volume.anchors.values),
-                         .surface_queries = {},
-                         .volume_queries = {}};
-    if (inputs.surface_queries.defined()) outputs.surface_queries = surface_head_(surface.queries.values);
-    if (inputs.volume_queries.defined()) outputs.volume_queries = volume_head_(volume.queries.values);
-    return outputs;
+    const auto num_turns = (most_rows(queries) + queries_of_a_turn_ - 1) / queries_of_a_turn_;
+    if (torch::GradMode::is_enabled() || num_turns <= 1) return answers(queries, meetings);
+    auto met = meetings;
+    if (is_sharded(queries)) {
+        for (auto& meeting : met) meeting.anchors = {with_all_rows(meeting.anchors.keys), with_all_rows(meeting.anchors.values)};
+    }
+    std::vector<torch::Tensor> results;
+    for (std::int64_t turn = 0; turn < num_turns; ++turn) results.push_back(to_local(answers(rows_of_turn(queries, turn, queries_of_a_turn_), met)));
+    const auto all = torch::cat(results, 1);
+    return is_sharded(queries) ? from_local(all, spec_of(queries)) : all;
+}
+
+AbUptOutputs AbUptImpl::forward(const AbUptInputs& inputs)
+{
+    const auto physics = physics_of(inputs);
+    return {.surface_anchors = surface_head_(physics.anchors[0].values),
+            .volume_anchors = volume_head_(physics.anchors[1].values),
+            .surface_queries = results_at("surface_queries", inputs.surface_queries, surface_bias_, physics.meetings[0], surface_head_),
+            .volume_queries = results_at("volume_queries", inputs.volume_queries, volume_bias_, physics.meetings[1], volume_head_)};
 }
 
 }  // namespace meshard

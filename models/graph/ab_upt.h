@@ -3,13 +3,14 @@
 
 #include "models/graph/anchor_attention.h"
 #include "models/graph/supernode_pooling.h"
+#include "models/layers/memory_mode.h"
 #include "models/layers/option_info.h"
 
 #include <nlohmann/json_fwd.hpp>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ AbUptOptions ab_upt_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const AbUptOptions& options);
 std::vector<OptionInfo> ab_upt_option_infos();  ///< of all options
 
-/// Positions, each (B, N, 3). All tokens attend to anchors; no token attends to queries, so that queries do not change other results, whatever their number.
+/// Positions, each (B, N, 3). All tokens attend to anchors; no token attends to queries, so that queries do not change other results, whatever their number. A
+/// query at the place of an anchor gets the anchor's result.
 struct AbUptInputs {
     torch::Tensor geometry;
     torch::Tensor supernodes;  ///< some of the geometry's points
@@ -55,19 +57,48 @@ struct AbUptOutputs {
 
 /// Anchored-branched universal physics transformer (Alkin et al. 2025, arXiv 2502.09692): tokens of surface and volume attend to their own anchors, to the
 /// other branch's, and to a pooled geometry.
-class AbUptImpl : public torch::nn::Module {
+class AbUptImpl : public torch::nn::Module, public HasMemoryModes {
 public:
     /// Initial values: weights normal(0, 0.02), biases and modulations 0.
     /// @throws InvalidInput as `AbUptOptions::validate`.
     explicit AbUptImpl(AbUptOptions options);
 
+    /// Without gradients a rank takes its queries in turns, so that memory does not grow with their number; cut anchors then meet once, not once a turn.
     /// @throws InvalidInput on inputs that are missing or do not fit.
     AbUptOutputs forward(const AbUptInputs& inputs);
+
+    /// `recomputed` keeps the inputs of each block. @throws InvalidInput for `streamed`
+    void set_memory(MemoryMode mode) override;
+
+    void set_queries_of_a_turn(std::int64_t count) { queries_of_a_turn_ = count; }
 
     const AbUptOptions& options() const { return options_; }
 
 private:
+    /// A block as queries meet it, and the anchors' keys and values there.
+    struct Meeting {
+        std::function<torch::Tensor(const Tokens& queries, const KeysAndValues& anchors)> block;
+        KeysAndValues anchors;
+    };
+    /// Anchors of the branches, surface and volume, and whom the queries of each meet.
+    struct Physics {
+        std::vector<Tokens> anchors;
+        std::vector<std::vector<Meeting>> meetings;
+    };
+
+    Tokens tokens_at(const char* name, const torch::Tensor& positions, torch::nn::Sequential& bias);
+    Tokens geometry_tokens(const AbUptInputs& inputs);
+    Physics physics_of(const AbUptInputs& inputs);
+    torch::Tensor results_at(const char* name, const torch::Tensor& queries, torch::nn::Sequential& bias, const std::vector<Meeting>& meetings,
+                             torch::nn::Linear& head);
+
+    std::vector<KeysAndValues> run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition) const;
+    template <class Block>
+    Meeting meeting(Block block, KeysAndValues anchors, const torch::Tensor& condition) const;
+
     AbUptOptions options_;
+    MemoryMode memory_ = MemoryMode::Stored;
+    std::int64_t queries_of_a_turn_ = 16384;
     SupernodePooling encoder_{nullptr};
     torch::nn::ModuleList geometry_blocks_;
     torch::nn::Sequential surface_bias_{nullptr}, volume_bias_{nullptr};

@@ -117,41 +117,47 @@ AnchorBlockImpl::AnchorBlockImpl(const AnchorBlockOptions& options) : num_heads_
     mlp_ = register_module("mlp", up_act_down(options));
 }
 
-void AnchorBlockImpl::forward(std::vector<Branch>& branches, AnchorsOf anchors, const torch::Tensor& condition)
+std::vector<KeysAndValues> seen_by_branches(const std::vector<KeysAndValues>& own, AnchorsOf anchors)
+{
+    if (own.size() == 1 || anchors == AnchorsOf::Own) return own;
+    if (anchors == AnchorsOf::Other) return {own.rbegin(), own.rend()};
+    std::vector<torch::Tensor> keys, values;
+    for (const auto& branch : own) {
+        keys.push_back(branch.keys);
+        values.push_back(branch.values);
+    }
+    return std::vector<KeysAndValues>(own.size(), {torch::cat(keys, 2), torch::cat(values, 2)});
+}
+
+torch::Tensor AnchorBlockImpl::after_attention(const torch::Tensor& x, const torch::Tensor& queries, const KeysAndValues& seen,
+                                               const std::vector<torch::Tensor>& modulation)
+{
+    const auto attended = x + gated(proj_(joined(torch::scaled_dot_product_attention(queries, seen.keys, seen.values))), modulation, 2);
+    return attended + gated(mlp_->forward(shifted(norm2_(attended), modulation, 3)), modulation, 5);
+}
+
+std::vector<KeysAndValues> AnchorBlockImpl::forward(std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition)
 {
     const auto modulation = modulation_.parts(condition);
-    struct Projected {
-        torch::Tensor queries, keys, values;  // (B, H, N, D)
-    };
-    const auto projected_anchors = [&](const Tokens& tokens) -> Projected {
-        const auto parts = qkv_(shifted(norm1_(tokens.values), modulation, 0)).chunk(3, -1);
-        return {turned(heads_of(parts[0], num_heads_), tokens.angles), turned(heads_of(parts[1], num_heads_), tokens.angles), heads_of(parts[2], num_heads_)};
-    };
-    const auto projected_queries = [&](const Tokens& tokens) {
-        const auto dim = proj_->options.in_features();
-        const auto x =
-            torch::nn::functional::linear(shifted(norm1_(tokens.values), modulation, 0), qkv_->weight.narrow(0, 0, dim), qkv_->bias.narrow(0, 0, dim));
-        return turned(heads_of(x, num_heads_), tokens.angles);
-    };
-    const auto finish = [&](torch::Tensor& x, const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values) {
-        x = x + gated(proj_(joined(torch::scaled_dot_product_attention(queries, keys, values))), modulation, 2);
-        x = x + gated(mlp_->forward(shifted(norm2_(x), modulation, 3)), modulation, 5);
-    };
+    std::vector<torch::Tensor> queries;
+    std::vector<KeysAndValues> own;
+    for (const auto& branch : branches) {
+        const auto parts = qkv_(shifted(norm1_(branch.values), modulation, 0)).chunk(3, -1);
+        queries.push_back(turned(heads_of(parts[0], num_heads_), branch.angles));
+        own.push_back({turned(heads_of(parts[1], num_heads_), branch.angles), heads_of(parts[2], num_heads_)});
+    }
+    const auto seen = seen_by_branches(own, anchors);
+    for (std::size_t i = 0; i < branches.size(); ++i) branches[i].values = after_attention(branches[i].values, queries[i], seen[i], modulation);
+    return own;
+}
 
-    std::vector<Projected> projected;
-    for (const auto& branch : branches) projected.push_back(projected_anchors(branch.anchors));
-    torch::Tensor all_keys, all_values;
-    if (anchors == AnchorsOf::All && branches.size() > 1) {
-        all_keys = torch::cat({projected[0].keys, projected[1].keys}, 2);
-        all_values = torch::cat({projected[0].values, projected[1].values}, 2);
-    }
-    for (std::size_t i = 0; i < branches.size(); ++i) {
-        const auto& source = projected[anchors == AnchorsOf::Other ? branches.size() - 1 - i : i];
-        const auto& keys = all_keys.defined() ? all_keys : source.keys;
-        const auto& values = all_values.defined() ? all_values : source.values;
-        if (branches[i].queries.values.defined()) finish(branches[i].queries.values, projected_queries(branches[i].queries), keys, values);
-        finish(branches[i].anchors.values, projected[i].queries, keys, values);
-    }
+torch::Tensor AnchorBlockImpl::forward(const Tokens& queries, const KeysAndValues& seen, const torch::Tensor& condition)
+{
+    const auto modulation = modulation_.parts(condition);
+    const auto dim = proj_->options.in_features();
+    const auto projected =
+        torch::nn::functional::linear(shifted(norm1_(queries.values), modulation, 0), qkv_->weight.narrow(0, 0, dim), qkv_->bias.narrow(0, 0, dim));
+    return after_attention(queries.values, turned(heads_of(projected, num_heads_), queries.angles), seen, modulation);
 }
 
 PerceiverBlockImpl::PerceiverBlockImpl(const AnchorBlockOptions& options) : num_heads_(options.num_heads)
@@ -167,22 +173,19 @@ PerceiverBlockImpl::PerceiverBlockImpl(const AnchorBlockOptions& options) : num_
     mlp_ = register_module("mlp", up_act_down(options));
 }
 
-void PerceiverBlockImpl::forward(std::vector<Branch>& branches, const Tokens& others, const torch::Tensor& condition)
+KeysAndValues PerceiverBlockImpl::keys_of(const Tokens& others, const torch::Tensor& condition)
 {
     const auto modulation = modulation_.parts(condition);
     const auto parts = kv_(shifted(norm1kv_(others.values), modulation, 2)).chunk(2, -1);
-    const auto keys = turned(heads_of(parts[0], num_heads_), others.angles), values = heads_of(parts[1], num_heads_);
-    const auto attend = [&](Tokens& tokens) {
-        if (!tokens.values.defined()) return;
-        auto& x = tokens.values;
-        const auto queries = turned(heads_of(q_(shifted(norm1q_(x), modulation, 0)), num_heads_), tokens.angles);
-        x = x + gated(proj_(joined(torch::scaled_dot_product_attention(queries, keys, values))), modulation, 4);
-        x = x + gated(mlp_->forward(shifted(norm2_(x), modulation, 5)), modulation, 7);
-    };
-    for (auto& branch : branches) {
-        attend(branch.anchors);
-        attend(branch.queries);
-    }
+    return {turned(heads_of(parts[0], num_heads_), others.angles), heads_of(parts[1], num_heads_)};
+}
+
+torch::Tensor PerceiverBlockImpl::forward(const Tokens& tokens, const KeysAndValues& seen, const torch::Tensor& condition)
+{
+    const auto modulation = modulation_.parts(condition);
+    const auto queries = turned(heads_of(q_(shifted(norm1q_(tokens.values), modulation, 0)), num_heads_), tokens.angles);
+    const auto attended = tokens.values + gated(proj_(joined(torch::scaled_dot_product_attention(queries, seen.keys, seen.values))), modulation, 4);
+    return attended + gated(mlp_->forward(shifted(norm2_(attended), modulation, 5)), modulation, 7);
 }
 
 }  // namespace meshard

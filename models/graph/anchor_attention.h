@@ -23,9 +23,9 @@ struct Tokens {
     torch::Tensor angles;  ///< (B, N, head_dim / 2)
 };
 
-/// Anchors, to which tokens attend, and queries, to which no token attends.
-struct Branch {
-    Tokens anchors, queries;
+/// What tokens of a block attend to, (B, H, N, D) each.
+struct KeysAndValues {
+    torch::Tensor keys, values;
 };
 
 struct AnchorBlockOptions {
@@ -37,6 +37,9 @@ struct AnchorBlockOptions {
 
 /// Which anchors the tokens of a branch attend to.
 enum class AnchorsOf : std::uint8_t { Own, Other, All };
+
+/// What the tokens of each branch attend to, of the branches' own keys and values. A single branch has no other: it attends to its own anchors.
+std::vector<KeysAndValues> seen_by_branches(const std::vector<KeysAndValues>& own, AnchorsOf anchors);
 
 /// Scale, shift and gate of each half of a block, computed from the condition (the numbers of a case); no modulation without a condition. Zero at the start, so
 /// that a block is initially the identity.
@@ -57,10 +60,17 @@ class AnchorBlockImpl : public torch::nn::Module {
 public:
     explicit AnchorBlockImpl(const AnchorBlockOptions& options);
 
-    /// A single branch attends to its own anchors; of two, each attends to those that `anchors` names.
-    void forward(std::vector<Branch>& branches, AnchorsOf anchors, const torch::Tensor& condition);
+    /// Changes the anchors of all branches, which attend to each other as `anchors` says.
+    /// @return   the keys and values of each branch's anchors, for its queries and those of other branches
+    std::vector<KeysAndValues> forward(std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition);
+
+    /// The new values of queries, to which no token attends.
+    torch::Tensor forward(const Tokens& queries, const KeysAndValues& seen, const torch::Tensor& condition);
 
 private:
+    torch::Tensor after_attention(const torch::Tensor& x, const torch::Tensor& queries, const KeysAndValues& seen,
+                                  const std::vector<torch::Tensor>& modulation);
+
     std::int64_t num_heads_;
     torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
     torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
@@ -74,7 +84,10 @@ class PerceiverBlockImpl : public torch::nn::Module {
 public:
     explicit PerceiverBlockImpl(const AnchorBlockOptions& options);
 
-    void forward(std::vector<Branch>& branches, const Tokens& others, const torch::Tensor& condition);
+    KeysAndValues keys_of(const Tokens& others, const torch::Tensor& condition);
+
+    /// The new values of tokens that attend to `seen`.
+    torch::Tensor forward(const Tokens& tokens, const KeysAndValues& seen, const torch::Tensor& condition);
 
 private:
     std::int64_t num_heads_;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -110,6 +111,37 @@ nlohmann::json with_blocks_of_each_level(nlohmann::json arguments)
         if (value.is_array() && value.size() == 1) value = nlohmann::json(value[0]);
         if (value.is_number()) value = std::vector<nlohmann::json>(levels, value);
     }
+    return arguments;
+}
+
+nlohmann::json with_planes_of_resolutions(nlohmann::json arguments)
+{
+    const FigConvUNetOptions defaults;
+    std::array<std::int64_t, 3> grid{}, flat{};
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+        flat[axis] = defaults.resolutions[axis][axis];
+        grid[axis] = defaults.resolutions[(axis + 1) % 3][axis];
+    }
+    bool is_given = false;
+    for (auto [name, place] : {std::pair("grid_resolution", &grid), std::pair("plane_resolution", &flat)}) {
+        const auto found = arguments.find(name);
+        if (found == arguments.end()) continue;
+        if (!found->is_null()) {
+            if (!found->is_array() || found->size() != 3)
+                OptionChecks("FIGConvUNet").refuse(std::string(name) + " is " + found->dump() + "; expected three numbers, along x, y and z.");
+            *place = found->get<std::array<std::int64_t, 3>>();
+            is_given = true;
+        }
+        arguments.erase(found);
+    }
+    if (!is_given) return arguments;
+    auto pairs = nlohmann::json::array();
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+        auto resolution = grid;
+        resolution[axis] = flat[axis];
+        pairs.push_back({defaults.memory_formats[axis], resolution});
+    }
+    arguments[kPairs] = std::move(pairs);
     return arguments;
 }
 

@@ -56,6 +56,10 @@ const OptionTable<FigConvUNetOptions>& figconv_unet_option_table();
 /// Arguments in which `num_down_blocks` and `num_up_blocks` may be one number for all levels, alone or in a list, or be absent, as ones with a number for each.
 nlohmann::json with_blocks_of_each_level(nlohmann::json arguments);
 
+/// Arguments in which `grid_resolution`, vertices along x, y and z, and `plane_resolution`, those of each of three planes along the axis that it flattens, may
+/// stand for `resolution_memory_format_pairs`. What is absent of the two is as by default. @throws InvalidInput unless each has three numbers
+nlohmann::json with_planes_of_resolutions(nlohmann::json arguments);
+
 /// From the arguments of a checkpoint; absent ones keep their defaults. `voxel_size`, which the reference ignores, is passed over.
 /// @throws InvalidInput for a name that is not an argument of FIGConvUNet, or a value of the wrong type.
 FigConvUNetOptions figconv_unet_options(const nlohmann::json& arguments);

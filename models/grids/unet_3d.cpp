@@ -78,6 +78,26 @@ std::int64_t skip_channels(const UNet3dOptions& options, std::int64_t level)
 
 constexpr std::int64_t kRaiseKernel = 3;  // of the transposed convolutions, which double each extent
 
+constexpr const char* kNormArguments = "normalization_args";
+
+/// PhysicsNeMo hands them to its group norms, and passes over them with other norms.
+void read_norm_arguments(const nlohmann::json& arguments, UNet3dOptions& options)
+{
+    const auto is_good = [](const std::string& name, const nlohmann::json& value) {
+        if (name == "num_groups") return value.is_number_integer() && value.get<std::int64_t>() > 0;
+        return name == "eps" ? value.is_number() : name == "affine" && value.is_boolean();
+    };
+    bool fits = arguments.is_object();
+    if (fits) {
+        for (const auto& [name, value] : arguments.items()) fits = fits && is_good(name, value);
+    }
+    if (!fits)
+        OptionChecks("UNet").refuse("normalization_args is " + arguments.dump() + "; expected some of num_groups, eps and affine, as {\"num_groups\": 4}.");
+    options.norm_groups = arguments.value("num_groups", options.norm_groups);
+    options.norm_epsilon = arguments.value("eps", options.norm_epsilon);
+    options.norm_affine = arguments.value("affine", options.norm_affine);
+}
+
 }  // namespace
 
 const OptionTable<UNet3dOptions>& unet_3d_option_table()
@@ -125,6 +145,15 @@ void UNet3dOptions::validate() const
         checks.refuse("the last two entries of feature_map_channels must be the same, and are " + std::to_string(channels[0]) + " and " +
                       std::to_string(feature_map_channels.back()) + ".");
     }
+    if (normalization == "groupnorm") {
+        auto normed = feature_map_channels;
+        normed.insert(normed.end(), channels.begin(), channels.end());
+        for (const auto count : normed) {
+            if (count % norm_groups != 0)
+                checks.refuse("normalization_args has num_groups " + std::to_string(norm_groups) + ", which must divide the channels of each block, and not " +
+                              std::to_string(count) + ".");
+        }
+    }
     const auto num_levels = model_depth - 1;
     for (std::int64_t i = 0; i < num_levels; ++i) {
         const auto first = channels[1 + i * num_conv_blocks], skip = skip_channels(*this, num_levels - 1 - i);
@@ -149,18 +178,21 @@ void UNet3dOptions::validate() const
 UNet3dOptions unet_3d_options(const nlohmann::json& arguments)
 {
     auto known = arguments;
-    if (const auto more = known.find("normalization_args"); more != known.end()) {
-        if (!more->is_null()) OptionChecks("UNet").refuse("normalization_args is " + more->dump() + "; only null is implemented.");
-        known.erase(more);
-    }
+    const auto of_norm = known.value(kNormArguments, nlohmann::json());
+    known.erase(kNormArguments);
     auto options = unet_3d_option_table().read(known);
+    if (!of_norm.is_null()) read_norm_arguments(of_norm, options);
     if (const auto norm = known.find("normalization"); norm != known.end() && norm->is_null()) options.normalization.clear();
     return options;
 }
 
 nlohmann::json to_json(const UNet3dOptions& options)
 {
-    return unet_3d_option_table().write(options);
+    auto arguments = unet_3d_option_table().write(options);
+    const UNet3dOptions defaults;
+    if (options.norm_groups != defaults.norm_groups || options.norm_epsilon != defaults.norm_epsilon || options.norm_affine != defaults.norm_affine)
+        arguments[kNormArguments] = {{"num_groups", options.norm_groups}, {"eps", options.norm_epsilon}, {"affine", options.norm_affine}};
+    return arguments;
 }
 
 SkipGateImpl::SkipGateImpl(std::int64_t decoder_channels, std::int64_t skip_channels, std::int64_t channels)
@@ -186,11 +218,14 @@ torch::Tensor SkipGateImpl::forward(const torch::Tensor& skip)
 
 class UNet3dImpl::Block : public torch::nn::Module {
 public:
-    Block(const torch::nn::Conv3dOptions& conv, const std::string& normalization, std::string activation) : activation_(std::move(activation))
+    Block(const torch::nn::Conv3dOptions& conv, const UNet3dOptions& options, bool is_last) : activation_(is_last ? "" : options.conv_activation)
     {
+        const auto normalization = is_last ? std::string() : options.normalization;
         conv_ = register_module("conv3d", torch::nn::Conv3d(conv));
         const auto channels = conv.out_channels();
-        if (normalization == "groupnorm") group_ = register_module("norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(1, channels)));
+        if (normalization == "groupnorm")
+            group_ = register_module(
+                "norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(options.norm_groups, channels).eps(options.norm_epsilon).affine(options.norm_affine)));
         if (normalization == "batchnorm") batch_ = register_module("norm", torch::nn::BatchNorm3d(torch::nn::BatchNorm3dOptions(channels)));
         if (normalization == "layernorm") layer_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({channels})));
     }
@@ -315,7 +350,7 @@ std::shared_ptr<UNet3dImpl::Block> UNet3dImpl::make_block(std::int64_t in, std::
                           .stride(options_.stride)
                           .padding(options_.padding)
                           .padding_mode(padding_mode_named(options_.padding_mode));
-    return is_last ? std::make_shared<Block>(conv, "", "") : std::make_shared<Block>(conv, options_.normalization, options_.conv_activation);
+    return std::make_shared<Block>(conv, options_, is_last);
 }
 
 void UNet3dImpl::set_memory(MemoryMode mode)

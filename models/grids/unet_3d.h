@@ -34,6 +34,9 @@ struct UNet3dOptions {
     std::string pooling_type = "MaxPool3d";
     std::int64_t pool_size = 2;
     std::string normalization = "groupnorm";  ///< empty: none
+    std::int64_t norm_groups = 1;             ///< `normalization_args`, of group norms only: num_groups,
+    double norm_epsilon = 1e-5;               ///< eps
+    bool norm_affine = true;                  ///< and affine
     bool use_attn_gate = false;
     std::vector<std::int64_t> attn_decoder_feature_maps;  ///< of each gate, coarse to fine: channels of what decides
     std::vector<std::int64_t> attn_feature_map_channels;  ///< and of what is scaled
@@ -48,7 +51,7 @@ struct UNet3dOptions {
 const OptionTable<UNet3dOptions>& unet_3d_option_table();
 
 /// From the arguments of a checkpoint; absent ones keep their defaults, and a `normalization` of null is none.
-/// @throws InvalidInput for a name that is not an argument of UNet, a value of the wrong type, or `normalization_args`.
+/// @throws InvalidInput for a name that is not an argument of UNet, a value of the wrong type, or other `normalization_args`.
 UNet3dOptions unet_3d_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const UNet3dOptions& options);
 

@@ -340,6 +340,7 @@ ModelEntry fno_entry()
                 Fno model(fno_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
             },
+            .share_parameters = share_modes,
             .grid_widths = [](const GridWidths& widths) -> Json {
                 auto arguments = channels_of_grids(widths);
                 arguments["dimension"] = widths.extents.size();
@@ -410,11 +411,15 @@ ModelEntry figconv_unet_entry()
     const auto& table = figconv_unet_option_table();
     auto defaults = to_json(FigConvUNetOptions());
     defaults["voxel_size"] = nullptr;
+    auto options = table.infos();
+    options.push_back({"grid_resolution", "vertices of the grids along x, y and z", {.least = 2}});
+    options.push_back({"plane_resolution", "vertices along x of the grid that is coarse along x, the same of y and of z", {.least = 1}});
     for (const char* of_all_levels : {"num_down_blocks", "num_up_blocks"}) defaults[of_all_levels] = Json::array({1});
     return {.name = "figconvunet",
             .class_name = "FIGConvUNet",
             .defaults = std::move(defaults),
-            .options = table.infos(),
+            .options = std::move(options),
+            .short_names = {{"grid_resolution", {128, 128, 128}}, {"plane_resolution", {2, 2, 2}}},
             .widths = [](const PointWidths& widths) -> Json {
                 return {{"in_channels", widths.embedding_dim + widths.num_constants},
                         {"out_channels", widths.out_dim},
@@ -439,7 +444,7 @@ ModelEntry figconv_unet_entry()
                             return model->forward(inputs.positions, features).points;
                         }};
             },
-            .spelled_out = with_blocks_of_each_level};
+            .spelled_out = [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); }};
 }
 
 }  // namespace

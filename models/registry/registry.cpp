@@ -123,6 +123,12 @@ void add_part(Model& model, const std::string& name, std::shared_ptr<torch::nn::
     model.module->register_module(name, std::move(part));
 }
 
+std::map<std::string, AxisLayout> share_parameters(const Model& model, std::int64_t num_ranks)
+{
+    const auto& share = find_model(model.class_name).share_parameters;
+    return share ? share(*model.module, num_ranks) : std::map<std::string, AxisLayout>();
+}
+
 Model make_model(std::string_view name, const nlohmann::json& arguments)
 {
     const auto& entry = find_model(name);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "models/layers/option_info.h"
+#include "sharding/tensor/shard_spec.h"
 
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -116,6 +118,9 @@ struct ModelEntry {
     bool hears_surface = false;     ///< such a model tells a point of the surface of those near it: of drawn points `PointInputs::drawn_from` has all
     bool needs_both_parts = false;  ///< such a model takes only cases with surface and volume
 
+    /// Shares among ranks those parameters that layers can use as they lie, each rank its own part, and says by name how each must be cut. May be empty.
+    std::function<std::map<std::string, AxisLayout>(torch::nn::Module& module, std::int64_t num_ranks)> share_parameters = {};
+
     /// Of a model of grids: the arguments that follow from the data.
     std::function<nlohmann::json(const GridWidths&)> grid_widths = {};
     std::vector<std::int64_t> directions = {};    ///< how many a grid may have, e.g. 2 and 3
@@ -163,6 +168,9 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
 /// @param whose   ends the message where the model has a part of that name: `the head's. Leave ... out.`
 /// @throws InvalidInput there
 void add_part(Model& model, const std::string& name, std::shared_ptr<torch::nn::Module> part, const std::string& whose);
+
+/// `ModelEntry::share_parameters` of a made model; none where its kind has no such parameters.
+std::map<std::string, AxisLayout> share_parameters(const Model& model, std::int64_t num_ranks);
 
 /// @throws InvalidInput as `find_model` and `complete_arguments`.
 Model make_model(std::string_view name, const nlohmann::json& arguments);

@@ -174,7 +174,10 @@ TEST(UNet3dOptions, NameWhatIsImpossible)
     EXPECT_TRUE(refuses("conv_activation must be celu, elu", [](auto& o) { o.conv_activation = "rleu"; }));
     EXPECT_TRUE(refuses("attn_feature_map_channels with an entry a level", [](auto& o) { o.attn_feature_map_channels = {4}; }));
     EXPECT_TRUE(refuses("use_attn_gate needs attn_intermediate_channels", [](auto& o) { o.attn_intermediate_channels = 0; }));
-    EXPECT_TRUE(throws_with<InvalidInput>("normalization_args is {\"eps\":1.0}", [] { unet_3d_options({{"normalization_args", {{"eps", 1.0}}}}); }));
+    EXPECT_TRUE(
+        refuses("num_groups 2, which must divide the channels of each block, and not 3", [](auto& o) { o.norm_groups = 2, o.normalization = "groupnorm"; }));
+    for (const nlohmann::json& wrong : {nlohmann::json{{"groups", 2}}, nlohmann::json{{"num_groups", 0}}, nlohmann::json("none")})
+        EXPECT_TRUE(throws_with<InvalidInput>("expected some of num_groups, eps and affine", [&] { unet_3d_options({{"normalization_args", wrong}}); }));
 
     UNet3d model(small_unet_3d());
     EXPECT_TRUE(
@@ -192,6 +195,8 @@ TEST(UNet3dOptions, AreTheArgumentsOfCheckpoints)
     EXPECT_TRUE(to_json(options).at("normalization").is_null());
     EXPECT_TRUE(to_json(options).at("attn_feature_map_channels").is_null());
     EXPECT_EQ(unet_3d_options(to_json(options)).normalization, "");
+    const nlohmann::json of_norm{{"num_groups", 2}, {"eps", 1e-3}, {"affine", false}};
+    EXPECT_EQ(to_json(unet_3d_options({{"in_channels", 2}, {"out_channels", 1}, {"normalization_args", of_norm}})).at("normalization_args"), of_norm);
 }
 
 }  // namespace

@@ -31,6 +31,19 @@ ModelEntry scale_entry()
 
 const ModelRegistration registration(scale_entry());
 
+TEST(Registry, TakesFigConvUNetsGridsByTheirResolutions)
+{
+    const auto pairs_of = [](const Json& given) {
+        auto arguments = given;
+        arguments.update({{"in_channels", 3}, {"out_channels", 1}, {"hidden_channels", {3, 3, 3, 3}}});
+        return complete_arguments(find_model("figconvunet"), arguments).at("resolution_memory_format_pairs");
+    };
+    EXPECT_EQ(pairs_of({{"grid_resolution", {250, 150, 100}}, {"plane_resolution", {5, 3, 2}}}),
+              Json::parse(R"([["b_xc_y_z", [5, 150, 100]], ["b_yc_x_z", [250, 3, 100]], ["b_zc_x_y", [250, 150, 2]]])"));
+    EXPECT_EQ(pairs_of({{"grid_resolution", {128, 128, 128}}}), pairs_of(Json::object()));
+    EXPECT_TRUE(throws_with<InvalidInput>("grid_resolution is [8,8]; expected three numbers", [&] { pairs_of({{"grid_resolution", {8, 8}}}); }));
+}
+
 TEST(Registry, MakesModelsByEitherName)
 {
     for (const char* name : {"scale", "Scale", "SCALE"}) {
