@@ -154,11 +154,11 @@ struct ScoreTile {
     }
 };
 
-/// Number of rows for which the scores of a tile are about 2^20 numbers.
+/// Number of rows for which the scores of a tile are about 2^20 numbers, which fit a cache; on a device, where each operator is a launch, 2^24.
 std::int64_t tile_rows(const at::Tensor& queries, std::int64_t columns)
 {
     const auto row = std::max<std::int64_t>(1, queries.size(0) * queries.size(1) * columns);
-    return std::max<std::int64_t>(16, (std::int64_t{1} << 20) / row);
+    return std::max<std::int64_t>(16, (std::int64_t{1} << (queries.is_cpu() ? 20 : 24)) / row);
 }
 
 /// Softmax of one rectangle times the values, by the fused kernel: (B, H, R, E) and (B, H, R).

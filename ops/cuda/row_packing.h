@@ -7,6 +7,14 @@
 
 namespace meshard {
 
+/// The widest word, of 8, 4, 2 or 1 bytes, of which rows of so many bytes consist, at these addresses: a GPU reads and writes a word only at a multiple of its
+/// size. A tensor that begins within another's memory may have any multiple of its own type's size.
+inline std::int64_t word_bytes(std::int64_t row_bytes, const void* from, const void* to)
+{
+    const auto all = static_cast<std::uint64_t>(row_bytes) | reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to);
+    return all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+}
+
 template <class Word>
 struct PackWord {
     const Word* rows;

@@ -30,29 +30,26 @@ std::int64_t row_bytes(const at::Tensor& rows)
     return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size());
 }
 
-/// Calls `f(word, words)` with null of the widest type that divides rows of so many bytes, and how many make a row.
-template <class F>
-void with_words(std::int64_t bytes, const F& f)
-{
-    if (bytes % 8 == 0)
-        f(static_cast<std::uint64_t*>(nullptr), bytes / 8);
-    else if (bytes % 4 == 0)
-        f(static_cast<std::uint32_t*>(nullptr), bytes / 4);
-    else if (bytes % 2 == 0)
-        f(static_cast<std::uint16_t*>(nullptr), bytes / 2);
-    else
-        f(static_cast<std::uint8_t*>(nullptr), bytes);
-}
-
 /// Calls `move(executor, from, to, words)` with rows of two tensors of a GPU as so many words each.
 template <class Move>
 void move_on_gpu(const at::Tensor& from, at::Tensor& to, const Move& move)
 {
+    const auto bytes = row_bytes(from), word = word_bytes(bytes, from.const_data_ptr(), to.const_data_ptr());
+    const auto in_words = [&](const auto& executor, auto* null) {
+        using Word = std::remove_pointer_t<decltype(null)>;
+        move(executor, static_cast<const Word*>(from.const_data_ptr()), static_cast<Word*>(to.mutable_data_ptr()), bytes / word);
+    };
     on_gpu(from, [&](const auto& executor) {
-        with_words(row_bytes(from), [&](auto* word, std::int64_t words) {
-            using Word = std::remove_pointer_t<decltype(word)>;
-            move(executor, static_cast<const Word*>(from.const_data_ptr()), static_cast<Word*>(to.mutable_data_ptr()), words);
-        });
+        switch (word) {
+        case 8:
+            return in_words(executor, static_cast<std::uint64_t*>(nullptr));
+        case 4:
+            return in_words(executor, static_cast<std::uint32_t*>(nullptr));
+        case 2:
+            return in_words(executor, static_cast<std::uint16_t*>(nullptr));
+        default:
+            return in_words(executor, static_cast<std::uint8_t*>(nullptr));
+        }
     });
 }
 

@@ -178,6 +178,21 @@ TEST(GpuKernelsReference, PackedRowsComeBack)
     EXPECT_TRUE(at::equal(sums, rows.index_add(0, at::tensor(index, at::kLong), packed)));
 }
 
+TEST(GpuKernelsReference, WordsLieAtMultiplesOfTheirSize)
+{
+    const auto bytes = [](std::int64_t row, std::uintptr_t from, std::uintptr_t to) {
+        return word_bytes(row, reinterpret_cast<const void*>(from), reinterpret_cast<const void*>(to));
+    };
+    EXPECT_EQ(bytes(24, 512, 1024), 8);
+    EXPECT_EQ(bytes(24, 512 + 4, 1024), 4);  // one row of floats that begins behind another number
+    EXPECT_EQ(bytes(24, 512, 1024 + 2), 2);
+    EXPECT_EQ(bytes(24, 512 + 1, 1024), 1);
+    EXPECT_EQ(bytes(12, 512, 1024), 4);
+    EXPECT_EQ(bytes(6, 512, 1024), 2);
+    EXPECT_EQ(bytes(5, 512, 1024), 1);
+    EXPECT_EQ(bytes(0, 512, 1024), 8);
+}
+
 TEST(GpuKernelsReference, BuildsWithoutKernelsSaySo)
 {
     EXPECT_TRUE(throws_with<Error>("has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON", [] { on_gpu(at::ones({1}), [](const auto&) {}); }));
