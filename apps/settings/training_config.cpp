@@ -518,8 +518,6 @@ void read_loss(const Settings& settings, const TrainingRunConfig& config, Traini
         if (training.has_forces() && !(data.tells("normals") && data.tells("areas")))
             throw UsageError(settings.where("training.force_weights") +
                              " needs the area vectors of the points: put normals and areas among data.inputs, e.g. [points, normals, areas].");
-        if (data.sampling == SamplingKind::Areas && training.has_forces())
-            throw UsageError(settings.where("data.sampling") + " is areas, and training.force_weights adds forces over points of equal chance. Set uniform.");
     }
     if (settings.has("training.coefficient_weights")) {
         const auto weights = settings.numbers("training.coefficient_weights");

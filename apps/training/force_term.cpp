@@ -19,7 +19,7 @@ constexpr double kLeastDeviation = 0.001;  // of a coefficient: cases that are a
 
 ForceTerm::ForceTerm(std::array<double, 2> weights, const DataConfig& data, const JudgedFields& layout, const ForceSettings& settings,
                      std::span<const CaseSource> cases, std::span<const CaseFigures> figures, const at::Device& device)
-    : layout_(layout), normals_(first_channel(data, "normals")), areas_(first_channel(data, "areas")),
+    : layout_(layout), normals_(first_channel(data, "normals")), areas_(first_channel(data, "areas")), draws_by_area_(data.sampling == SamplingKind::Areas),
       weights_(torch::tensor({weights[0], weights[1]}).to(torch::kFloat).to(device))
 {
     if (layout.pressure < 0)
@@ -56,7 +56,9 @@ ForceTerm::ForceTerm(std::array<double, 2> weights, const DataConfig& data, cons
 at::Tensor ForceTerm::operator()(const at::Tensor& difference, const CaseTensors& example) const
 {
     const auto& of_case = cases_.at(example.id);
-    const auto areas = example.inputs.embedding.narrow(-1, areas_, 1), vectors = example.inputs.embedding.narrow(-1, normals_, 3) * areas;
+    const auto told = example.inputs.embedding.narrow(-1, areas_, 1);
+    const auto areas = draws_by_area_ && difference.size(1) < of_case.num_points ? torch::ones_like(told) : told;
+    const auto vectors = example.inputs.embedding.narrow(-1, normals_, 3) * areas;
     const auto share = static_cast<double>(of_case.num_points) / static_cast<double>(difference.size(1));
     // (3) over all ranks, then (2): linear, so that the sums stay pending until they are squared.
     const auto forces = [&](const at::Tensor& rows, const at::Tensor& directions) {
