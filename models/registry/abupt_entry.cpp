@@ -323,7 +323,7 @@ ModelEntry abupt_entry()
 {
     auto defaults = to_json(AbUptOptions());
     defaults["radius"] = kShapeNetRadius;
-    defaults[kAnchors] = "body";
+    defaults[kAnchors] = kAmongPoints;
     defaults[kAnchorBox] = {-1.0, -1.0, -1.0, 1.0, 1.0, 1.0};
     defaults.update(numbers_of_points());
     auto infos = ab_upt_option_infos();
