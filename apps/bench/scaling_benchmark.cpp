@@ -4,6 +4,7 @@
 #include "apps/bench/rank_timing.h"
 #include "apps/bench/training_benchmark.h"
 #include "models/grids/fno.h"
+#include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
 
 namespace meshard {
 namespace {
@@ -81,20 +83,27 @@ ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
 }
 
 /// A spectral convolution of FNO on a cut grid against the same on the gathered grid, whose FFT every rank computes.
-ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, std::int64_t extent)
+/// @param shares_modes   each rank has the weights of its own modes only; gathered grids meet weights on all ranks
+ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std::vector<std::int64_t>& extents, std::int64_t num_modes, bool shares_modes)
 {
-    constexpr std::int64_t kChannels = 32, kModes = 16;
+    constexpr std::int64_t kChannels = 32;
     torch::manual_seed(0);
-    SpectralConvolution layer(kChannels, std::vector<std::int64_t>{kModes, kModes});
-    const auto grid = cut(torch::randn({1, kChannels, extent, extent}), even_layout(extent, 2, *mesh), mesh);
-    const auto run = [&](bool gathers) {
+    const std::vector<std::int64_t> modes(extents.size(), num_modes);
+    SpectralConvolution whole(kChannels, modes), own(kChannels, modes);
+    torch::nn::ModuleList model(own);  // by whose names its parameters are cut
+    std::optional<FullyShardedModule> sharded;
+    if (shares_modes) sharded.emplace(fully_shard(*model, mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, mesh->num_ranks())}));
+    std::vector<std::int64_t> shape{1, kChannels};
+    shape.insert(shape.end(), extents.begin(), extents.end());
+    const auto grid = cut(torch::randn(shape), even_layout(extents[0], 2, *mesh), mesh);
+    const auto gathered = [&] {
         const auto leaf = grid.detach().requires_grad_();
-        const auto result = gathers ? redistribute(layer->forward(redistribute(leaf, {Replicate()})), spec_of(grid)) : layer->forward(leaf);
-        result.square().sum().backward();
+        redistribute(whole->forward(redistribute(leaf, {Replicate()})), spec_of(grid)).square().sum().backward();
     };
-    const auto side = std::to_string(extent);
-    return compare(
-        "spectral convolution, 32 channels, 16 modes, " + side + " x " + side, "gathered", mesh, num_repeats, 1, [&] { run(true); }, [&] { run(false); });
+    const auto as_cut = [&] { own->forward(grid.detach().requires_grad_()).square().sum().backward(); };
+    auto name = "spectral convolution, 32 channels, " + std::to_string(num_modes) + " modes, " + std::to_string(extents[0]);
+    for (std::size_t i = 1; i < extents.size(); ++i) name += " x " + std::to_string(extents[i]);
+    return compare(name + (shares_modes ? ", shared modes" : ""), "gathered", mesh, num_repeats, 1, gathered, as_cut);
 }
 
 /// A vision transformer: patches of 8 x 8, blocks of attention and MLP, one output for each token.
@@ -202,7 +211,11 @@ ScalingReport measure_scaling(int num_repeats, World& world)
     report.results.push_back(attention(mesh, num_repeats, false));
     if (mesh->num_ranks() > 1) report.results.push_back(attention(mesh, num_repeats, true));
     report.results.push_back(vision_transformer(mesh, num_repeats));
-    for (const std::int64_t extent : {128, 256, 512, 1024}) report.results.push_back(spectral_convolution(mesh, num_repeats, extent));
+    for (const std::int64_t extent : {128, 256, 512, 1024}) report.results.push_back(spectral_convolution(mesh, num_repeats, {extent, extent}, 16, false));
+    for (const std::int64_t extent : {32, 64, 96}) {
+        for (const bool shares_modes : {false, true})
+            report.results.push_back(spectral_convolution(mesh, num_repeats, {extent, extent, extent}, 8, shares_modes));
+    }
     return report;
 }
 

@@ -18,6 +18,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -477,8 +478,8 @@ CaseLists CaseLists::of_part(std::size_t part) const
     auto lists = *this;
     for (auto* cases : {&lists.train, &lists.val, &lists.test}) {
         for (auto& source : *cases) {
-            if (part == 1) source.file = source.volume;
-            source.volume.clear();
+            source.other_part = std::exchange(source.volume, {});
+            if (part == 1) std::swap(source.file, source.other_part);
         }
     }
     return lists;

@@ -16,9 +16,10 @@ struct CaseSource {
     std::string id;  ///< what the last `*` of the pattern stands for
     std::filesystem::path file;
     std::map<std::string, std::string> columns;
-    std::filesystem::path wall = {};    ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
-    std::filesystem::path volume = {};  ///< the file of its volume, of cases with two parts, whose surface `file` is
-    std::string set = {};               ///< that it belongs to, of several; its name begins the id
+    std::filesystem::path wall = {};        ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
+    std::filesystem::path volume = {};      ///< the file of its volume, of cases with two parts, whose surface `file` is
+    std::string set = {};                   ///< that it belongs to, of several; its name begins the id
+    std::filesystem::path other_part = {};  ///< of a case of `CaseLists::of_part`: the file of its other part
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
@@ -34,7 +35,7 @@ struct CaseLists {
 
     std::vector<CaseSource> all() const;
 
-    /// The same cases with the file of a part: 0, the surface or the only one, or 1, the volume.
+    /// The same cases with the file of a part: 0, the surface or the only one, or 1, the volume. That of the other is `other_part`.
     CaseLists of_part(std::size_t part) const;
 };
 

@@ -7,6 +7,7 @@
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
 #include "apps/evaluation/case_sums.h"
+#include "apps/prediction/other_part.h"
 #include "apps/prediction/prediction_spread.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
@@ -271,6 +272,12 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
         tell_of_case(inputs, model, value_of, device);
         if (model.takes_body()) inputs.body = case_body(read_wall(options.wall, input, model.data().wall_patches), frame);
+        if (const auto* other = model.other_part()) {
+            if (!options.other_part.empty())
+                inputs.other_part = read_other_part(options.other_part, *other, frame, device_mesh, device);
+            else if (world.rank() == 0 && is_first)
+                warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
+        }
         const auto scaling = told_scaling(options, model, name);
         warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {

@@ -32,6 +32,7 @@ struct PredictionOptions {
     std::map<std::string, double> values = {};  ///< what the case table says in training, by column, e.g. `length`; where that is missing and the configuration
                                                 ///< asks for it, the longest edge of the bounding box is taken, with a warning
     std::filesystem::path wall = {};            ///< the surface whose distance the model is told; empty: of the run's patches of the input itself
+    std::filesystem::path other_part = {};      ///< of a case with surface and volume, for a model that needs both (`Predictor::other_part`); may be empty
     std::optional<MemoryMode> memory = {};      ///< what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the
                                                 ///< machine's memory, or of what the ranks' device has free, shared by the ranks
     std::int64_t num_draws = 0;                 ///< predictions of each model with its dropout, as in training; 0: one without

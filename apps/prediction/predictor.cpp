@@ -188,8 +188,10 @@ Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t 
 {
     Predictor predictor;
     predictor.load_own(choose_checkpoint(run_dir), part);
-    const auto config = training_config(read_training_settings(run_dir / "resolved_config.yaml", {})).of_part(part);
+    const auto both = training_config(read_training_settings(run_dir / "resolved_config.yaml", {}));
+    const auto config = both.of_part(part);
     predictor.data_ = config.data;
+    if (predictor.other_part_) predictor.other_part_ = both.of_part(1 - part).data;
     predictor.forces_ = config.forces;
     if (predictor.channels_.size() != predictor.data_.fields.size()) {
         throw IoError(predictor.checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
@@ -222,6 +224,7 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
     for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
     ranges_ = InputRanges::from_json(description.value(part == 1 ? "volume_input_ranges" : "input_ranges", nlohmann::json()));  // not said by earlier versions
     if (!has_volume) return;
+    if (find_model(model_.class_name).needs_both_parts && description.contains("data")) other_part_ = data_config(description[part == 1 ? "data" : "volume"]);
     // Fields and channels of the surface come first.
     const auto num_on_surface = static_cast<std::ptrdiff_t>(description.at("data").at("fields").size());
     const auto of_surface = std::accumulate(channels_.begin(), channels_.begin() + num_on_surface, std::int64_t{0});

@@ -55,6 +55,8 @@ public:
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
     bool takes_body() const { return model_.forward_parts != nullptr; }      ///< `PointInputs::body` must be there
+    /// Of a model that needs both parts of a case and predicts on one: how the other is read, whose points are `PointInputs::other_part`. Else null.
+    const DataConfig* other_part() const { return other_part_ ? &*other_part_ : nullptr; }
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
     const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
     const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
@@ -102,6 +104,7 @@ private:
 
     std::filesystem::path checkpoint_;
     DataConfig data_;
+    std::optional<DataConfig> other_part_;
     std::vector<std::int64_t> channels_;
     std::vector<double> constants_;
     std::optional<double> time_;

@@ -9,6 +9,7 @@
 #include "apps/evaluation/case_sums.h"
 #include "apps/evaluation/error_histogram.h"
 #include "apps/grids/grid_case.h"
+#include "apps/prediction/other_part.h"
 #include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
 #include "io/mesh_io.h"
@@ -112,6 +113,12 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
     tell_of_case(inputs, predictor, [&](const std::string& column) { return source.number(column); }, device);
     if (predictor.takes_body()) inputs.body = case_body(read_wall(source.wall, source.file, data.wall_patches), frame);
+    if (const auto* other = predictor.other_part()) {
+        if (!source.other_part.empty())
+            inputs.other_part = read_other_part(source.other_part, *other, frame, device_mesh, device);
+        else if (std::ranges::find(notes, kOtherPartUnknown) == notes.end())
+            notes.emplace_back(kOtherPartUnknown);
+    }
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
     std::vector<double> of_head;

@@ -516,8 +516,6 @@ void read_loss(const Settings& settings, const TrainingRunConfig& config, Traini
         if (training.has_forces() && !data.tells("normals"))
             throw UsageError(settings.where("training.force_weights") +
                              " needs the normals of the points: put them among data.inputs, e.g. [points, normals].");
-        if (data.sampling == SamplingKind::Areas && training.has_forces())
-            throw UsageError(settings.where("data.sampling") + " is areas, and training.force_weights adds forces over points of equal chance. Set uniform.");
     }
     if (settings.has("training.coefficient_weights")) {
         const auto weights = settings.numbers("training.coefficient_weights");

@@ -19,7 +19,8 @@ constexpr double kLeastDeviation = 0.001;  // of a coefficient: cases that are a
 
 ForceTerm::ForceTerm(std::array<double, 2> weights, const DataConfig& data, const JudgedFields& layout, const ForceSettings& settings,
                      std::span<const CaseSource> cases, std::span<const CaseFigures> figures, const at::Device& device)
-    : layout_(layout), normals_(first_channel(data, "normals")), weights_(torch::tensor({weights[0], weights[1]}).to(torch::kFloat).to(device))
+    : layout_(layout), normals_(first_channel(data, "normals")), draws_by_area_(data.sampling == SamplingKind::Areas),
+      weights_(torch::tensor({weights[0], weights[1]}).to(torch::kFloat).to(device))
 {
     if (layout.pressure < 0)
         throw InvalidInput("training.force_weights: no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp).");
@@ -55,7 +56,7 @@ ForceTerm::ForceTerm(std::array<double, 2> weights, const DataConfig& data, cons
 at::Tensor ForceTerm::operator()(const at::Tensor& difference, const CaseTensors& example) const
 {
     const auto& of_case = cases_.at(example.id);
-    const auto& areas = example.measures;
+    const auto areas = draws_by_area_ && difference.size(1) < of_case.num_points ? torch::ones_like(example.measures) : example.measures;
     const auto vectors = example.inputs.embedding.narrow(-1, normals_, 3) * areas;
     const auto share = static_cast<double>(of_case.num_points) / static_cast<double>(difference.size(1));
     // (3) over all ranks, then (2): linear, so that the sums stay pending until they are squared.

@@ -17,6 +17,7 @@ namespace meshard {
 /// Errors of drag and lift as a term of the loss: sum over the two of w ((C_predicted - C_true) / sigma)^2. Both coefficients are integrals over the points
 /// that take part in the step, of the prediction and of the truth: of k of N points N / k times the sum (Horvitz and Thompson, A generalization of sampling
 /// without replacement, 1952). sigma is the standard deviation of the true coefficient over the training cases, at least 0.001.
+/// With `data.sampling: areas` each of k drawn points stands for the same share of the whole area, so that its area does not count again.
 /// Area vectors are the normals that the model is told, which must be among `data.inputs`, times the areas that are stored beside (`CaseTensors::measures`).
 class ForceTerm {
 public:
@@ -43,7 +44,8 @@ private:
 
     JudgedFields layout_;
     std::int64_t normals_ = 0;  // first channel among the inputs
-    at::Tensor weights_;        // (2)
+    bool draws_by_area_ = false;
+    at::Tensor weights_;  // (2)
     std::array<double, 2> deviations_{};
     std::map<std::string, OfCase> cases_;  // by id
 };

@@ -29,7 +29,9 @@ std::vector<NamedParameter> trained_parameters(const torch::nn::Module& model, c
     std::vector<NamedParameter> all;
     const auto named = model.named_parameters();
     if (!sharded) {
-        for (const auto& item : named) all.push_back({item.key(), {item.value(), item.value().sizes().vec()}});
+        for (const auto& item : named) {
+            if (item.value().requires_grad()) all.push_back({item.key(), {item.value(), item.value().sizes().vec()}});
+        }
         return all;
     }
     const auto names = sharded->local_parameter_names();

@@ -29,7 +29,8 @@ struct PredictArguments {
     std::vector<std::string> inputs;
     std::string output;
     PredictionOptions prediction;
-    std::vector<std::string> walls;  // one for all inputs, or one each
+    std::vector<std::string> walls;        // one for all inputs, or one each
+    std::vector<std::string> other_parts;  // the same
     int num_ranks = 0;
     std::string device = "auto";
 };
@@ -64,6 +65,10 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. U_inf=40; may be repeated")
         ->type_name("NAME=VALUE");
     app.add_option("--wall", options.walls, "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
+        ->allow_extra_args(false)
+        ->type_name("FILE");
+    app.add_option("--other-part", options.other_parts,
+                   "the volume of a surface, or the surface of a volume, whose points abupt is told, once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
     app.add_flag("--forces", options.prediction.with_forces,
@@ -138,6 +143,8 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
         throw UsageError(std::string("the model ") + (told->takes_body() ? "encodes the surface of the body" : "is told the distance to a surface") +
                          ". Give it with --wall FILE.");
+    if (!options.other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
+        throw UsageError("--other-part " + options.other_parts.front() + ": the model is told nothing of the case's other part. Leave it out.");
     // A value that nobody asks for is a name mistyped.
     std::vector<std::string> names;
     for (const auto& model : models) {
@@ -195,6 +202,23 @@ void require_grids(const PredictArguments& options)
         throw UsageError("-o " + options.output + " must end in .vti: the model is one of grids.");
 }
 
+/// Refuses files that do not exist, or are neither one for all inputs nor one for each.
+void require_one_or_each(const std::string& option, const std::vector<std::string>& files, std::size_t num_inputs)
+{
+    for (const auto& file : files) {
+        if (!std::filesystem::exists(file)) throw IoError(option + " " + file + " does not exist.");
+    }
+    if (files.size() > 1 && files.size() != num_inputs)
+        throw UsageError(option + " is given " + std::to_string(files.size()) + " times for " + std::to_string(num_inputs) +
+                         " inputs. Give one for all, or one for each.");
+}
+
+/// The one for an input; empty for none.
+std::filesystem::path one_for(std::size_t input, const std::vector<std::string>& files)
+{
+    return files.empty() ? "" : files.size() == 1 ? files.front() : files[input];
+}
+
 /// Input and output of each prediction.
 std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const PredictArguments& options, bool of_grids)
 {
@@ -203,13 +227,8 @@ std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const 
     for (const auto& input : options.inputs) {
         if (!std::filesystem::exists(input)) throw IoError(input + " does not exist.");
     }
-    for (const auto& wall : options.walls) {
-        if (!std::filesystem::exists(wall)) throw IoError("--wall " + wall + " does not exist.");
-    }
-    if (options.walls.size() > 1 && options.walls.size() != options.inputs.size()) {
-        throw UsageError("--wall is given " + std::to_string(options.walls.size()) + " times for " + std::to_string(options.inputs.size()) +
-                         " inputs. Give one for all, or one for each.");
-    }
+    require_one_or_each("--wall", options.walls, options.inputs.size());
+    require_one_or_each("--other-part", options.other_parts, options.inputs.size());
     const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"} : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(output.extension())) {
         if (options.inputs.size() > 1)
@@ -288,7 +307,8 @@ int predict_command(std::span<const std::string> arguments)
                 models = make_predictors(options, part);
             }
             auto how = options.prediction;
-            how.wall = options.walls.empty() ? "" : options.walls.size() == 1 ? options.walls.front() : options.walls[i];
+            how.wall = one_for(i, options.walls);
+            how.other_part = one_for(i, options.other_parts);
             PredictedForces forces;
             if (models.front().data().is_grid)
                 predict_grid(models, input, output, how, world);

@@ -3,7 +3,11 @@
 
 #include "models/graph/ab_upt.h"
 #include "models/layers/option_checks.h"
+#include "models/layers/random_draws.h"
+#include "models/registry/case_bodies.h"
 #include "models/registry/model_box.h"
+#include "ops/neighbors/point_clouds.h"
+#include "ops/neighbors/point_sampling.h"
 #include "ops/surface/surface_distance.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -11,9 +15,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace meshard {
@@ -22,6 +26,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kAbUpt = "AB-UPT";
+constexpr const char* kAnchors = "anchors";
+constexpr const char* kAmongPoints = "points";
 constexpr const char* kAnchorBox = "volume_box";
 constexpr const char* kGeometryPoints = "num_geometry_points";
 constexpr const char* kSupernodes = "num_supernodes";
@@ -40,6 +46,7 @@ const Json& numbers_of_points()
 AbUptOptions options_without_points(Json arguments)
 {
     arguments.erase(kAnchorBox);
+    arguments.erase(kAnchors);
     for (const auto& [name, count] : numbers_of_points().items()) arguments.erase(name);
     return ab_upt_options(arguments);
 }
@@ -49,13 +56,15 @@ void check_arguments(const Json& arguments)
     const OptionChecks checks(kAbUpt);
     options_without_points(arguments).validate();
     ModelBox(arguments.at(kAnchorBox), kAbUpt, kAnchorBox);
+    if (const auto& where = arguments.at(kAnchors); where != kAmongPoints && where != "body")
+        checks.refuse(std::string(kAnchors) + " is " + where.dump() + "; expected points or body.");
     for (const auto& [name, count] : numbers_of_points().items()) checks.at_least(1, {{name.c_str(), arguments.at(name).get<std::int64_t>()}});
     if (arguments.at(kSupernodes).get<std::int64_t>() > arguments.at(kGeometryPoints).get<std::int64_t>())
         checks.refuse(std::string(kSupernodes) + " is " + arguments.at(kSupernodes).dump() + "; supernodes are some of the geometry's points, of which " +
                       kGeometryPoints + " says " + arguments.at(kGeometryPoints).dump() + ".");
 }
 
-/// What is drawn for a body, (1, n, 3) each, in the coordinates of the points.
+/// What is drawn for a body, (1, n, 3) each, in the coordinates of the points; anchors when they are asked for.
 struct BodyPoints {
     at::Tensor geometry, supernodes, surface_anchors, volume_anchors;
 };
@@ -63,12 +72,11 @@ struct BodyPoints {
 /// Draws points on a body and around it, from numbers that are the same in every run.
 class PointsOfBody {
 public:
-    explicit PointsOfBody(const CaseBody& body)
-        : body_(body), numbers_(at::make_generator<at::CPUGeneratorImpl>(0)),
-          corners_(body.vertices.to(at::kDouble).index({body.triangles.flatten()}).view({-1, 3, 3}))
+    PointsOfBody(const CaseBody& body, std::uint64_t seed) : body_(body), numbers_(at::make_generator<at::CPUGeneratorImpl>(seed))
     {
-        const auto edges = corners_.slice(1, 1) - corners_.narrow(1, 0, 1);
-        areas_ = torch::linalg_vector_norm(torch::linalg_cross(edges.select(1, 0), edges.select(1, 1)), 2, at::IntArrayRef{-1}).cumsum(0);
+        const auto triangles = triangles_of(body);
+        corners_ = triangles.corners;
+        areas_ = triangles.areas.cumsum(0);
         if (!(areas_.size(0) > 0 && areas_[-1].item<double>() > 0)) throw InvalidInput("AB-UPT: the body of a case has no triangle with an area.");
         const auto places = corners_.flatten(0, 1);
         diameter_ = (std::get<0>(places.max(0)) - std::get<0>(places.min(0))).norm().item<double>();
@@ -92,8 +100,6 @@ public:
         constexpr double kNearest = 1e-3;
         const auto low = box.least(at::kCPU).to(at::kDouble), high = box.most(at::kCPU).to(at::kDouble);
         const auto vertices = body_.vertices.to(at::kDouble);
-        if (!((vertices >= low) & (vertices <= high)).all(-1).any().item<bool>())
-            throw InvalidInput("AB-UPT: no corner of the body lies in volume_box. Set model.volume_box, in the coordinates of the points, around the body.");
         std::vector<at::Tensor> kept;
         std::int64_t num_kept = 0;
         for (int i = 0; i < kMostTries && num_kept < count; ++i) {
@@ -118,9 +124,72 @@ private:
 
     const CaseBody& body_;
     at::Generator numbers_;
-    at::Tensor corners_, areas_;  // (F, 3, 3), and twice the area of all triangles up to each
+    at::Tensor corners_, areas_;  // (F, 3, 3), and the area of all triangles up to each
     double diameter_ = 0;
 };
+
+/// The points of a part, of which some are anchors and the others queries.
+class SplitPoints {
+public:
+    /// @param positions    (1, N, 3)
+    /// @param num_anchors  all are anchors if there are no more
+    SplitPoints(const at::Tensor& positions, std::int64_t num_anchors, std::uint64_t seed) : positions_(positions), anchors_(positions)
+    {
+        if (num_anchors >= positions.size(1)) return;
+        const auto options = to_local(positions).options().dtype(at::kLong);
+        const auto chosen = random_sample(unbind_clouds(kAbUpt, "positions", positions).at(0), num_anchors, seed).rows.to(options.device());
+        const auto others = torch::ones({to_local(positions).size(1)}, options).index_fill(0, chosen, 0).nonzero().squeeze(1);
+        places_ = std::get<1>(torch::cat({chosen, others}).sort());
+        anchors_ = own_rows(chosen);
+        queries_ = own_rows(others);
+    }
+
+    const at::Tensor& anchors() const { return anchors_; }
+    const at::Tensor& queries() const { return queries_; }  // undefined if all are anchors
+
+    /// What was found at anchors and queries, (1, n, channels) each, in the order of the points.
+    at::Tensor in_order(const at::Tensor& of_anchors, const at::Tensor& of_queries) const
+    {
+        if (!queries_.defined()) return of_anchors;
+        const auto own = torch::cat({to_local(of_anchors), to_local(of_queries)}, 1).index_select(1, places_);
+        return is_sharded(positions_) ? from_local(own, spec_of(positions_)) : own;
+    }
+
+private:
+    at::Tensor own_rows(const at::Tensor& rows) const
+    {
+        const auto own = to_local(positions_).index_select(1, rows);
+        if (!is_sharded(positions_)) return own;
+        std::vector<Placement> placements;
+        for (const auto& axis : spec_of(positions_)->axes) placements.push_back(axis.placement);
+        return from_local(own, spec_of(positions_)->device_mesh, placements);
+    }
+
+    at::Tensor positions_, anchors_, queries_;
+    at::Tensor places_;  // of this rank's points among its anchors and, behind them, queries
+};
+
+/// Numbers with which anchors are chosen: in training others each time, all of them set by `seed_draws`; else always the same.
+class AnchorDrawsImpl : public torch::nn::Module, public DrawsNoise {
+public:
+    AnchorDrawsImpl() : seed_(at::globalContext().defaultGenerator(at::kCPU).current_seed()) {}
+
+    void seed_noise(std::uint64_t seed) override
+    {
+        seed_ = seed;
+        num_draws_ = 0;
+    }
+
+    std::uint64_t next()
+    {
+        constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15;
+        return is_training() ? seed_ + kStride * ++num_draws_ : 0;
+    }
+
+private:
+    std::uint64_t seed_, num_draws_ = 0;
+};
+TORCH_MODULE(AnchorDraws);
 
 /// AB-UPT with what it is told of each body.
 class AbUptOfCases {
@@ -128,6 +197,7 @@ public:
     explicit AbUptOfCases(const Json& arguments)
         : arguments_(arguments), box_(arguments.at(kAnchorBox), kAbUpt, kAnchorBox), model_(options_without_points(arguments))
     {
+        model_->register_module("anchor_draws", draws_);
     }
 
     AbUpt& model() { return model_; }
@@ -135,47 +205,81 @@ public:
     PartFields forward(const PointInputs* surface, const PointInputs* volume)
     {
         const auto& any = surface ? *surface : *volume;
-        if (!any.body) throw InvalidInput("AB-UPT: the case has no body, on which its anchors lie. Name its surface with data.wall.");
-        if (any.positions.size(0) != 1)
-            throw InvalidInput("AB-UPT: a batch of " + std::to_string(any.positions.size(0)) +
-                               " cases, of which each has its body. Pass the cases one by one.");
-        const auto& drawn = points_of(any.body);
+        require_one_body(kAbUpt, any);
+        auto& drawn = points_of(any.body);
         AbUptInputs inputs;
         inputs.geometry = seen(cut_as(drawn.geometry, any.positions));
         inputs.supernodes = seen(cut_as(drawn.supernodes, any.positions));
-        inputs.surface_anchors = seen(cut_as(drawn.surface_anchors, any.positions));
-        inputs.volume_anchors = seen(cut_as(drawn.volume_anchors, any.positions));
-        if (surface) inputs.surface_queries = seen(surface->positions);
-        if (volume) inputs.volume_queries = seen(volume->positions);
+        const auto of_surface = split(surface ? surface : volume->other_part.get(), kSurfaceAnchors);
+        const auto of_volume = split(volume ? volume : surface->other_part.get(), kVolumeAnchors);
+        inputs.surface_anchors = seen(of_surface ? of_surface->anchors() : cut_as(surface_anchors_of(drawn, *any.body), any.positions));
+        inputs.volume_anchors = seen(of_volume ? of_volume->anchors() : cut_as(volume_anchors_of(drawn, *any.body), any.positions));
+        if (surface) inputs.surface_queries = queries_of(*surface, of_surface);
+        if (volume) inputs.volume_queries = queries_of(*volume, of_volume);
         if (model_->options().condition_dim > 0) inputs.condition = any.constants;
         const auto outputs = model_->forward(inputs);
-        return {outputs.surface_queries, outputs.volume_queries};
+        const auto fields = [](const std::optional<SplitPoints>& points, const at::Tensor& of_anchors, const at::Tensor& of_queries) {
+            return points ? points->in_order(of_anchors, of_queries) : of_queries;
+        };
+        PartFields found;
+        if (surface) found.surface = fields(of_surface, outputs.surface_anchors, outputs.surface_queries);
+        if (volume) found.volume = fields(of_volume, outputs.volume_anchors, outputs.volume_queries);
+        return found;
     }
 
 private:
-    const BodyPoints& points_of(const std::shared_ptr<const CaseBody>& body)
+    std::int64_t count(const char* name) const { return arguments_.at(name).get<std::int64_t>(); }
+
+    /// Nothing where anchors are not among a part's points.
+    std::optional<SplitPoints> split(const PointInputs* points, const char* num_anchors)
+    {
+        if (!points || arguments_.at(kAnchors) != kAmongPoints) return std::nullopt;
+        return SplitPoints(points->positions.detach(), count(num_anchors), draws_->next());
+    }
+
+    at::Tensor queries_of(const PointInputs& points, const std::optional<SplitPoints>& of_part) const
+    {
+        if (!of_part) return seen(points.positions);
+        return of_part->queries().defined() ? seen(of_part->queries()) : at::Tensor();
+    }
+
+    BodyPoints& points_of(const std::shared_ptr<const CaseBody>& body)
     {
         std::erase_if(bodies_, [](const auto& item) { return item.second.first.expired(); });
         auto& [owner, points] = bodies_[body.get()];
         if (owner.expired()) {
-            const torch::NoGradGuard no_grad;
-            PointsOfBody drawing(*body);
-            const auto count = [&](const char* name) { return arguments_.at(name).get<std::int64_t>(); };
-            const auto as_cloud = [](const at::Tensor& places) { return places.to(at::kFloat).unsqueeze(0); };
-            const auto geometry = as_cloud(drawing.on_surface(count(kGeometryPoints)));
+            const auto low = box_.least(at::kCPU).to(at::kFloat), high = box_.most(at::kCPU).to(at::kFloat);
+            if (!((body->vertices >= low) & (body->vertices <= high)).all(-1).any().item<bool>())
+                throw InvalidInput(
+                    "AB-UPT: no corner of the body lies in volume_box. Set model.volume_box, in the coordinates of the points, around the body.");
+            const auto geometry = as_cloud(PointsOfBody(*body, 0).on_surface(count(kGeometryPoints)));
             const auto every = torch::arange(count(kSupernodes), torch::kLong) * count(kGeometryPoints) / count(kSupernodes);
-            points = {geometry, geometry.index_select(1, every.to(torch::kLong)), as_cloud(drawing.on_surface(count(kSurfaceAnchors))),
-                      as_cloud(drawing.in_volume(count(kVolumeAnchors), box_))};
+            points = {geometry, geometry.index_select(1, every.to(torch::kLong)), {}, {}};
             owner = body;
         }
         return points;
     }
 
-    /// Rows (1, n, 3) that every rank has, cut into equal parts where `points` are cut.
-    static at::Tensor cut_as(const at::Tensor& whole, const at::Tensor& points)
+    const at::Tensor& surface_anchors_of(BodyPoints& drawn, const CaseBody& body) const
     {
-        const auto device = to_local(points).device();
-        if (!is_sharded(points)) return whole.to(device);
+        if (!drawn.surface_anchors.defined()) drawn.surface_anchors = as_cloud(PointsOfBody(body, 1).on_surface(count(kSurfaceAnchors)));
+        return drawn.surface_anchors;
+    }
+
+    const at::Tensor& volume_anchors_of(BodyPoints& drawn, const CaseBody& body) const
+    {
+        const torch::NoGradGuard no_grad;
+        if (!drawn.volume_anchors.defined()) drawn.volume_anchors = as_cloud(PointsOfBody(body, 2).in_volume(count(kVolumeAnchors), box_));
+        return drawn.volume_anchors;
+    }
+
+    static at::Tensor as_cloud(const at::Tensor& places) { return places.to(at::kFloat).unsqueeze(0); }
+
+    /// Rows (1, n, 3) that every rank has, of the type of `points`, and cut into equal parts where these are cut.
+    static at::Tensor cut_as(const at::Tensor& of_all, const at::Tensor& points)
+    {
+        const auto whole = of_all.to(to_local(points).options());
+        if (!is_sharded(points)) return whole;
         const auto& cut = spec_of(points);
         auto own = whole;
         std::vector<AxisLayout> axes(cut->axes.begin(), cut->axes.end());
@@ -186,7 +290,7 @@ private:
             own = whole.narrow(1, std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0}), extents[rank]);
             axes[axis] = {Shard(1), std::make_shared<const Extents>(extents), 1};
         }
-        return from_local(own.to(device), make_spec(cut->device_mesh, axes));
+        return from_local(own.clone(), make_spec(cut->device_mesh, axes));
     }
 
     /// Places as the model sees them.
@@ -199,6 +303,7 @@ private:
     Json arguments_;
     ModelBox box_;
     AbUpt model_;
+    AnchorDraws draws_;
     std::map<const CaseBody*, std::pair<std::weak_ptr<const CaseBody>, BodyPoints>> bodies_;
 };
 
@@ -218,15 +323,19 @@ ModelEntry abupt_entry()
 {
     auto defaults = to_json(AbUptOptions());
     defaults["radius"] = kShapeNetRadius;
+    defaults[kAnchors] = kAmongPoints;
     defaults[kAnchorBox] = {-1.0, -1.0, -1.0, 1.0, 1.0, 1.0};
     defaults.update(numbers_of_points());
     auto infos = ab_upt_option_infos();
     const OptionBounds positive{.least = 1};
+    infos.push_back({kAnchors,
+                     "where anchors lie: some of the case's points, others in each step, or places on the body and around it, always the same",
+                     {.words = {kAmongPoints, "body"}}});
     infos.push_back({kAnchorBox, "box of the volume's anchors, lowest x, y, z, then highest, in the coordinates of the points"});
     infos.push_back({kGeometryPoints, "points drawn on the body, of which supernodes are told", positive});
     infos.push_back({kSupernodes, "of these points, those to which anchors and points listen", positive});
-    infos.push_back({kSurfaceAnchors, "places on the body to which all points of the surface listen", positive});
-    infos.push_back({kVolumeAnchors, "places around the body to which all points of the volume listen", positive});
+    infos.push_back({kSurfaceAnchors, "points of the surface to which all others listen", positive});
+    infos.push_back({kVolumeAnchors, "the same of the volume", positive});
     return {.name = "abupt",
             .class_name = "AbUpt",
             .defaults = std::move(defaults),

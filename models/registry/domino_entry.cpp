@@ -3,6 +3,7 @@
 
 #include "models/domino/domino.h"
 #include "models/layers/option_checks.h"
+#include "models/registry/case_bodies.h"
 #include "models/registry/kept_per_cloud.h"
 #include "models/registry/model_box.h"
 #include "ops/neighbors/neighbors.h"
@@ -137,10 +138,8 @@ at::Tensor grid_rows(const std::array<std::int64_t, 3>& size, std::int64_t begin
 /// Centroid of the triangles' areas: (3).
 at::Tensor center_of_mass(const CaseBody& body)
 {
-    const auto corners = body.vertices.to(at::kDouble).index({body.triangles.flatten()}).view({-1, 3, 3});
-    const auto areas = torch::linalg_vector_norm(torch::linalg_cross(corners.select(1, 1) - corners.select(1, 0), corners.select(1, 2) - corners.select(1, 0)),
-                                                 2, at::IntArrayRef{-1}, true);
-    return ((corners.mean(1) * areas).sum(0) / areas.sum()).to(at::kFloat);
+    const auto [corners, areas] = triangles_of(body);
+    return ((corners.mean(1) * areas.unsqueeze(1)).sum(0) / areas.sum()).to(at::kFloat);
 }
 
 /// What is told of the `count` nearest points of each query, (queries, count, numbers), where one more was found and the query may be one of them.
@@ -168,10 +167,7 @@ public:
     PartFields forward(const PointInputs* surface, const PointInputs* volume)
     {
         const auto& any = surface ? *surface : *volume;
-        if (!any.body) throw InvalidInput("DoMINO: the case has no body, whose geometry it encodes. Name its surface with data.wall.");
-        if (any.positions.size(0) != 1)
-            throw InvalidInput("DoMINO: a batch of " + std::to_string(any.positions.size(0)) +
-                               " cases, of which each has its body. Pass the cases one by one.");
+        require_one_body(kModel, any);
         const auto options = to_local(any.positions).options();
         DominoInputs inputs;
         inputs.geometry = any.body->vertices.to(options.device()).unsqueeze(0);

@@ -41,6 +41,9 @@ struct PointInputs {
     std::vector<std::int64_t> grid = {};
     /// For models that take a body, of a surface whose points were drawn: their neighbours are among all points. Null: these are all.
     std::shared_ptr<const AllPoints> drawn_from = nullptr;
+    /// For models that need both parts of a case (`ModelEntry::needs_both_parts`), where fields are asked for one: the points of the other, whose positions
+    /// they are told. Null: these are not known.
+    std::shared_ptr<const PointInputs> other_part = nullptr;
 };
 
 /// Fields of a case's two parts: undefined for the part that was not asked for.

@@ -31,7 +31,7 @@ class ForceLoss(Case):
         return [json.loads(line)["loss"] for line in (self.folder / f"runs/{run}/metrics.jsonl").read_text().splitlines() if '"train_step"' in line]
 
     def test_is_the_same_on_any_number_of_ranks(self):
-        for more in ((), ("data.sampling_resolution=40",)):
+        for more in ((), ("data.sampling_resolution=40",), ("data.sampling_resolution=40", "data.sampling=areas")):
             plain = self.train("plain", *more, "--overwrite")
             serial = self.train("r1", *more, "training.force_weights=[0.05, 0.01]", "--overwrite")
             self.assertGreater(serial[0], plain[0] * 1.001)
@@ -59,4 +59,3 @@ class ForceLoss(Case):
         self.assert_fails(self.meshard(*words, "data.inputs=[points]"), 2, "needs the normals of the points")
         self.assert_fails(self.meshard(*words), 3, "training.force_weights", "data.reference.U_inf")
         self.assert_fails(self.meshard(*words[:2], "training.force_weights=[0.05]"), 2, "must be two numbers")
-        self.assert_fails(self.meshard(*words, "data.sampling=areas", "data.sampling_resolution=10"), 2, "Set uniform")

@@ -92,6 +92,8 @@ class Parts(Case):
         self.assert_good(self.meshard("train", "--resume", "runs/halves", "training.max_steps=0", "--nproc", 2))
         self.assertEqual(self.losses("halves")[-2:], self.losses("on_2")[-2:])
 
+        self.train("recomputed", 2, *AB_UPT, "data.sampling_resolution=90", "training.memory=recomputed")
+        self.assert_same_losses("recomputed", "on_1")
         self.assert_good(self.meshard("evaluate", "runs/on_2", "--nproc", 2))
         of_run = next(line for line in self.lines("on_1") if line["phase"] == "test")["metrics"]   # which asked all of both parts at once
         judged = {}
@@ -101,13 +103,22 @@ class Parts(Case):
         for name, values in of_run.items():
             self.assertAlmostEqual(judged[name]["rel_l2"], values["rel_l2"], delta=1e-4 * values["rel_l2"])
         wall = self.folder / "cases/run_6/ahmed_6.stl"
-        for file, field, true in (("boundary_6.vtp", "pressure", "pMean"), ("volume_6.vtu", "velocity", "UMeanTrim")):
-            self.assert_good(self.meshard("predict", "runs/on_1", self.folder / "cases/run_6" / file, "--wall", wall, "-o", file, "--nproc", 3))
+        files = ("boundary_6.vtp", "volume_6.vtu")
+        for file, other, field, true in (files + ("pressure", "pMean"), files[::-1] + ("velocity", "UMeanTrim")):
+            words = ("predict", "runs/on_1", self.folder / "cases/run_6" / file, "--wall", wall, "-o", file)
+            self.assert_good(self.meshard(*words, "--other-part", self.folder / "cases/run_6" / other, "--nproc", 3))
             found = arrays_of(self.folder / file)
             error = sum((a - b) ** 2 for a, b in zip(found[field], found[true], strict=True)) / sum(b * b for b in found[true])
             self.assertAlmostEqual(math.sqrt(error), judged[field]["rel_l2"], delta=1e-4 * math.sqrt(error))
 
+        alone = self.meshard("predict", "runs/on_1", self.folder / "cases/run_6/boundary_6.vtp", "--wall", wall, "-o", "alone.vtp")
+        self.assert_good(alone)
+        self.assertIn("--other-part", alone.err)
+        self.assertNotEqual(arrays_of(self.folder / "alone.vtp")["pressure"], arrays_of(self.folder / "boundary_6.vtp")["pressure"])
+        self.assert_fails(self.meshard("predict", "runs/on_1", files[0], "--other-part", "none.vtu", "-o", "none.vtp"), 3, "does not exist")
+
         for words, texts in ((("~data.volume",), ("model.name", "takes cases with surface and volume")),
+                             (("model.anchors=body_",), ("anchors", "points", "body")),
                              (("model.num_supernodes=301",), ("num_supernodes is 301", "num_geometry_points")),
                              (("model.volume_box=[0]",), ("volume_box", "lowest x, y, z")),
                              (("data.inputs=[points, normals]",), ("data.inputs", "Set [points]"))):
@@ -115,6 +126,11 @@ class Parts(Case):
         elsewhere = self.meshard("train", "both.yaml", *AB_UPT, "run_id=none", "model.volume_box=[50, 50, 50, 51, 51, 51]")
         self.assertEqual(elsewhere.code, 3, elsewhere)
         self.assertIn("no corner of the body lies in volume_box", elsewhere.err)
+
+    def test_are_learnt_by_ab_upt(self):
+        self.train("learnt", 2, *AB_UPT, "data.sampling_resolution=120", "training.num_epochs=60", "training.optimizer.lr=3.0e-3", "model.radius=40")
+        means = [line["loss"] for line in self.lines("learnt") if line["phase"] == "train"]
+        self.assertLess(means[-1], 0.5 * means[0])
 
     def test_are_weighed_in_the_loss(self):
         self.train("both", 1, "training.max_steps=1")
