@@ -108,6 +108,7 @@ TEST_F(ForceTermCase, OfSomePointsIsScaledToAll)
     CaseTensors example;
     example.id = "a";
     example.inputs.embedding = told.narrow(1, 0, 5);
+    example.measures = told.narrow(1, 0, 5).narrow(2, 3, 1);
     const auto found = term()((prediction - truth).narrow(1, 0, 5), example);
 
     EXPECT_NEAR(found.item<double>() / by_hand(prediction.narrow(1, 0, 5), truth.narrow(1, 0, 5), told.narrow(1, 0, 5), kPoints / 5.0).first, 1, 1e-4);
@@ -119,12 +120,14 @@ TEST_F(ForceTermCase, OfPointsDrawnByAreaCountsThemAlike)
     CaseTensors example;
     example.id = "a";
     example.inputs.embedding = told.narrow(1, 0, 5);
+    example.measures = told.narrow(1, 0, 5).narrow(2, 3, 1);
     auto alike = told.narrow(1, 0, 5).clone();
     alike.narrow(2, 3, 1).fill_(1);
     const auto found = term()((prediction - truth).narrow(1, 0, 5), example);
     EXPECT_NEAR(found.item<double>() / by_hand(prediction.narrow(1, 0, 5), truth.narrow(1, 0, 5), alike, kPoints / 5.0).first, 1, 1e-4);
 
     example.inputs.embedding = told;  // all points, each with its own area
+    example.measures = told.narrow(2, 3, 1);
     EXPECT_NEAR(term()(prediction - truth, example).item<double>() / by_hand(prediction, truth, told, 1).first, 1, 1e-4);
 }
 
