@@ -68,7 +68,9 @@ TEST_F(CaseSets, GiveTheSameCasesFromMemoryAndFromTheDisk)
                 EXPECT_EQ(a.num_points, b.num_points);
                 EXPECT_TRUE(torch::equal(to_local(a.target), to_local(b.target)));
                 ASSERT_EQ(a.measures.defined(), data_.has_measures);
-                if (data_.has_measures) EXPECT_TRUE(torch::equal(to_local(a.measures), to_local(b.measures)));
+                if (data_.has_measures) {
+                    EXPECT_TRUE(torch::equal(to_local(a.measures), to_local(b.measures)));
+                }
                 EXPECT_TRUE(torch::equal(to_local(a.inputs.embedding), to_local(b.inputs.embedding)));
                 EXPECT_EQ(spec_of(a.target)->index_map->global_ids, spec_of(b.target)->index_map->global_ids);
             }
