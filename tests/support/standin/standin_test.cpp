@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/rows/row_moves.h"
+#include "ops/rows/segment_reduce.h"
+#include "sharding/memory/device_graph.h"
 #include "tests/support/standin/standin.h"
 
 #include <ATen/ATen.h>
@@ -167,6 +170,115 @@ TEST(Standin, PageLockedMemoryIsReadAfterWhatTheStreamWroteThere)
     host = at::Tensor();
     stream.synchronize();
     EXPECT_TRUE(at::equal(there.cpu(), at::full({4}, 2.0F)));
+}
+
+/// Work on two streams, with and without an event between them.
+TEST(Standin, StreamsThatDoNotWaitForEachOtherAreFound)
+{
+    const c10::impl::VirtualGuardImpl guard(kDevice.type());
+    const auto first = guard.getStream(kDevice), second = guard.getStreamFromGlobalPool(kDevice), third = guard.getStreamFromGlobalPool(kDevice);
+    const auto on = [&](const c10::Stream& stream, const std::function<void()>& work) {
+        const auto before = guard.exchangeStream(stream);
+        try {
+            work();
+        } catch (...) {
+            guard.exchangeStream(before);
+            throw;
+        }
+        guard.exchangeStream(before);
+    };
+    auto a = at::ones({3}, kDevice);
+    at::Tensor b;
+    EXPECT_THROW(on(second, [&] { a.add(1); }), c10::Error);
+    EXPECT_THROW(on(second, [&] { a.fill_(1); }), c10::Error);
+    EXPECT_THROW(on(second, [&] { a.cpu(); }), c10::Error);
+
+    c10::Event written(kDevice.type());
+    written.record(first);
+    written.block(second);
+    on(second, [&] { b = a.add(1); });
+    a.add_(1);  // later than the event
+    EXPECT_THROW(on(second, [&] { a.add(1); }), c10::Error);
+    EXPECT_THROW(b.add(1), c10::Error);
+
+    c10::Event both(kDevice.type());  // what the second has waited for counts for who waits for the second
+    both.record(second);
+    both.block(third);
+    on(third, [&] { b.add(at::ones({3}, kDevice)); });
+    first.synchronize();
+    on(second, [&] { a.add(1); });  // the host has waited, and queued this later
+    {
+        const OwnStream own(kDevice);
+        auto c = a + 1;
+        a = c;
+    }
+    EXPECT_TRUE(at::equal(a.cpu(), at::full({3}, 3.0)));
+}
+
+/// Forward and backward of what has operators of LibTorch, kernels of our own, and sums into memory that was there before.
+TEST(Standin, GraphsComputeAgainWhatWasRecorded)
+{
+    const OwnStream stream(kDevice);
+    auto x = values({6, 8}).to(kDevice), total = at::zeros({8}, kDevice);
+    const auto w = values({8, 8}, 0.11).to(kDevice).requires_grad_(), kernel = values({8, 1, 3}, 0.3).to(kDevice).requires_grad_();
+    const auto rows = at::tensor({5, 0, 3, 3}, at::kLong).to(kDevice), offsets = at::tensor({0, 1, 4}, at::kLong).to(kDevice);
+    at::Tensor result;
+    const auto compute = [&] {
+        const auto convolved = at::conv1d(at::linear(x, w).view({6, 8, 1}), kernel, {}, 1, 1, 1, 8).view({6, 8});
+        const auto taken = take_rows(convolved.relu(), rows);
+        result = segment_reduce(taken, offsets, SegmentReduction::Sum).values;
+        w.mutable_grad() = at::Tensor();
+        kernel.mutable_grad() = at::Tensor();
+        result.pow(2).sum().backward();
+        total.add_(result.detach().sum(0));
+    };
+
+    DeviceGraph graph(kDevice.type());
+    graph.record(compute);
+    const auto of_graph = result.detach(), w_gradient = w.grad(), kernel_gradient = kernel.grad();
+    EXPECT_TRUE(at::equal(total.cpu(), at::zeros({8})));  // nothing was computed yet
+
+    auto expected_total = at::zeros({8});
+    for (const double factor : {1.0, -0.5, 3.0}) {
+        x.copy_(values({6, 8}).mul(factor));
+        graph.run();
+        const auto before = total.clone();
+        compute();  // as it is
+        EXPECT_TRUE(at::equal(of_graph.cpu(), result.detach().cpu()));
+        EXPECT_TRUE(at::equal(w_gradient.cpu(), w.grad().cpu()));
+        EXPECT_TRUE(at::equal(kernel_gradient.cpu(), kernel.grad().cpu()));
+        total.copy_(before);
+        expected_total += result.detach().cpu().sum(0);
+        EXPECT_TRUE(at::equal(total.cpu(), expected_total));
+    }
+}
+
+/// What a GPU cannot record, and what would be the same in each run although it should not be.
+TEST(Standin, GraphsRefuseWhatTheHostMustDo)
+{
+    const OwnStream stream(kDevice);
+    const auto there = at::ones({3}, kDevice);
+    auto host = at::zeros({3}, at::TensorOptions().pinned_memory(true));
+    const std::vector<std::function<void()>> faults{[&] { there.sum().item<float>(); },
+                                                    [&] { there.cpu(); },
+                                                    [&] { host.to(kDevice); },
+                                                    [&] { host.copy_(there, true); },
+                                                    [&] { there.nonzero(); },
+                                                    [&] { at::rand({3}, kDevice); },
+                                                    [&] { at::dropout(there, 0.5, true); },
+                                                    [&] { c10::impl::VirtualGuardImpl(kDevice.type()).synchronizeDevice(0); }};
+    for (std::size_t i = 0; i < faults.size(); ++i) {
+        DeviceGraph graph(kDevice.type());
+        EXPECT_THROW(graph.record(faults[i]), c10::Error) << i;
+        EXPECT_FALSE(is_recording());
+        EXPECT_EQ((there + 1).sum().item<float>(), 6) << i;  // the stream is as before
+    }
+}
+
+TEST(Standin, GraphsAreNotRecordedOnTheDefaultStream)
+{
+    DeviceGraph graph(kDevice.type());
+    EXPECT_THROW(graph.record([] {}), c10::Error);
 }
 
 TEST(Standin, AutocastConvertsAsOnGpus)
