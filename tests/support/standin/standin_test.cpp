@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/rows/row_moves.h"
-#include "ops/rows/segment_reduce.h"
 #include "sharding/memory/device_graph.h"
 #include "tests/support/standin/standin.h"
 
@@ -213,44 +211,6 @@ TEST(Standin, StreamsThatDoNotWaitForEachOtherAreFound)
         a = c;
     }
     EXPECT_TRUE(at::equal(a.cpu(), at::full({3}, 3.0)));
-}
-
-/// Forward and backward of what has operators of LibTorch, kernels of our own, and sums into memory that was there before.
-TEST(Standin, GraphsComputeAgainWhatWasRecorded)
-{
-    const OwnStream stream(kDevice);
-    auto x = values({6, 8}).to(kDevice), total = at::zeros({8}, kDevice);
-    const auto w = values({8, 8}, 0.11).to(kDevice).requires_grad_(), kernel = values({8, 1, 3}, 0.3).to(kDevice).requires_grad_();
-    const auto rows = at::tensor({5, 0, 3, 3}, at::kLong).to(kDevice), offsets = at::tensor({0, 1, 4}, at::kLong).to(kDevice);
-    at::Tensor result;
-    const auto compute = [&] {
-        const auto convolved = at::conv1d(at::linear(x, w).view({6, 8, 1}), kernel, {}, 1, 1, 1, 8).view({6, 8});
-        const auto taken = take_rows(convolved.relu(), rows);
-        result = segment_reduce(taken, offsets, SegmentReduction::Sum).values;
-        w.mutable_grad() = at::Tensor();
-        kernel.mutable_grad() = at::Tensor();
-        result.pow(2).sum().backward();
-        total.add_(result.detach().sum(0));
-    };
-
-    DeviceGraph graph(kDevice.type());
-    graph.record(compute);
-    const auto of_graph = result.detach(), w_gradient = w.grad(), kernel_gradient = kernel.grad();
-    EXPECT_TRUE(at::equal(total.cpu(), at::zeros({8})));  // nothing was computed yet
-
-    auto expected_total = at::zeros({8});
-    for (const double factor : {1.0, -0.5, 3.0}) {
-        x.copy_(values({6, 8}).mul(factor));
-        graph.run();
-        const auto before = total.clone();
-        compute();  // as it is
-        EXPECT_TRUE(at::equal(of_graph.cpu(), result.detach().cpu()));
-        EXPECT_TRUE(at::equal(w_gradient.cpu(), w.grad().cpu()));
-        EXPECT_TRUE(at::equal(kernel_gradient.cpu(), kernel.grad().cpu()));
-        total.copy_(before);
-        expected_total += result.detach().cpu().sum(0);
-        EXPECT_TRUE(at::equal(total.cpu(), expected_total));
-    }
 }
 
 /// What a GPU cannot record, and what would be the same in each run although it should not be.
