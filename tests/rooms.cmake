@@ -32,7 +32,7 @@ set(rooms
   "ops/rows: ops/cuda partition sharding/exchange sharding/ranks sharding/tensor"
   "ops/rules: sharding/ranks sharding/tensor"
   "ops/search: partition"
-  "ops/slices: ops/cuda ops/rows ops/rules partition sharding/tensor"
+  "ops/slices: ops/cuda ops/rows ops/rules partition sharding/memory sharding/tensor"
   "ops/surface: ops/neighbors ops/rows ops/search partition partition/mesh sharding/ranks"
 
   "models/diffusion: models/layers ops/attention partition sharding/memory sharding/ranks sharding/tensor"

@@ -195,6 +195,7 @@ struct TrainingConfig {
     Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
     bool offload = false;            ///< on devices, large tensors that backward needs are kept in host memory
+    bool graph_capture = false;      ///< on devices, steps whose shapes repeat are recorded
     bool exact = false;              ///< the same bits on any number of ranks
     std::int64_t save_interval = 0;  ///< in epochs
     std::int64_t val_interval = 0;

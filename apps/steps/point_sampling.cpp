@@ -28,7 +28,9 @@ CaseTensors sampled_case(const CaseTensors& example, const std::vector<std::int6
     }
     map.num_owned = static_cast<std::int32_t>(rows.size());
     const auto sampled = shard_spec(std::make_shared<const IndexMap>(std::move(map)), spec->device_mesh, 1);
-    const auto index = at::tensor(rows, at::kLong).to(to_local(example.target).device());
+    auto index = at::tensor(rows, at::kLong);
+    // From page-locked memory: the host would wait for all that the device has still to do.
+    if (const auto device = to_local(example.target).device(); !device.is_cpu()) index = index.pin_memory().to(device, /*non_blocking=*/true);
     const auto taken = [&](const at::Tensor& whole) { return from_local(to_local(whole).index_select(1, index), sampled); };
     auto result = example;
     result.num_points = count;

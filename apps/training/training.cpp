@@ -17,6 +17,7 @@
 #include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
+#include "apps/training/step_graphs.h"
 #include "apps/training/step_news.h"
 #include "apps/training/step_profile.h"
 #include "apps/training/training_plan.h"
@@ -32,6 +33,7 @@
 #include "models/registry/encoded_model.h"
 #include "models/registry/grid_forward.h"
 #include "partition/error.h"
+#include "sharding/memory/device_graph.h"
 #include "sharding/memory/saved_tensors.h"
 #include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/move_module.h"
@@ -207,6 +209,10 @@ private:
     double seconds_waited() const;
     void check_grids();
     void make_loss();
+    std::string why_no_graphs() const;
+    std::string kind_of_step(const CaseTensors& example, double weight) const;
+    at::Tensor loss_with_gradients(const Example& example, double weight);
+    at::Tensor computed(const Example& example, double weight);
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
     LoopEnd finish_steps(std::size_t num_left);
@@ -258,6 +264,7 @@ private:
     std::optional<ShapeCoefficients> shape_coefficients_;                         // of the first part's training cases
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there are targets
     std::optional<WeightUpdate> update_;
+    std::optional<StepGraphs> graphs_;  // where steps are recorded
 
     std::int64_t steps_done_ = 0;
     std::deque<StepUnderWay> under_way_;
@@ -319,6 +326,7 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
         for (auto& [id, scaling] : part.scalings) scaling = scaling.on(device());
     }
     make_loss();
+    if (config_.training.graph_capture && why_no_graphs().empty()) graphs_.emplace(model_.module->parameters(), device().type());
     seconds_in_preparation_ = seconds_since(preparing);
 }
 
@@ -609,6 +617,7 @@ void Run::describe()
     if (config_.training.precision == Precision::TF32 && model_.module->parameters().front().is_cpu())
         log_.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
     if (config_.training.offload && device().is_cpu()) log_.say("training.offload: ranks compute on CPUs, where nothing is moved");
+    if (config_.training.graph_capture && !graphs_) log_.say("training.graph_capture: steps run as they are: " + why_no_graphs());
     const auto num_last = order_->cases_in_step(steps_per_epoch_ - 1);
     if (num_last < order_->cases_per_step() && config_.training.accumulate > 1) {
         log_.say(formatted("%lld training case(s), %lld a step: the last step of an epoch has %lld, so that each case counts once",
@@ -857,6 +866,56 @@ std::string Run::names_of_cases(std::int64_t step) const
     return names;
 }
 
+/// Why no step of this run can be recorded, as the end of a sentence; empty if one may be.
+std::string Run::why_no_graphs() const
+{
+    if (device().is_cpu()) return "ranks compute on CPUs, where nothing is recorded";
+    if (!can_record(device().type())) return "work of this device cannot be recorded";
+    if (device_mesh_->num_ranks() > 1) return "messages between ranks are not recorded";
+    if (config_.training.accumulate > 1) return "a step adds up the gradients of several cases";
+    if (config_.training.offload) return "training.offload copies tensors to the host in each step";
+    if (config_.shard_parameters) return "parallel.parameters=sharded gathers them in each step";
+    if (model_.forward_parts || parts_.front().data.knows_all_points) return "the model takes bodies, which are no tensors of fixed shapes";
+    return {};
+}
+
+/// What a step depends on besides the numbers in its tensors.
+std::string Run::kind_of_step(const CaseTensors& example, double weight) const
+{
+    auto kind = formatted("%.17g %.17g ", weight, update_->loss_scale().value_or(1)) + extents_text(example.inputs.grid);
+    const bool knows_case = force_term_ || coefficient_targets_ || parts_.front().scalings.at(example.id).scale.defined();
+    return knows_case ? kind + " " + example.id : kind;
+}
+
+/// The loss of an example, detached, whose gradients it makes.
+at::Tensor Run::loss_with_gradients(const Example& example, double weight)
+{
+    const auto loss = loss_of(predict_for_backward(example), example);
+    RECORD_USER_SCOPE("backward");
+    update_->scaled(weight == 1 ? loss : loss * weight).backward();
+    return loss.detach();
+}
+
+/// The same, from a graph where steps are recorded.
+at::Tensor Run::computed(const Example& example, double weight)
+{
+    if (!graphs_ || graphs_->why_not()) return loss_with_gradients(example, weight);
+    const auto& one = example.front();
+    const auto& given = one.inputs;
+    const auto loss = graphs_->run(kind_of_step(one, weight), {given.embedding, given.positions, given.constants, given.time, one.target},
+                                   [&](const std::vector<at::Tensor>& tensors) {
+                                       auto same = one;
+                                       same.inputs.embedding = tensors[0];
+                                       same.inputs.positions = tensors[1];
+                                       same.inputs.constants = tensors[2];
+                                       same.inputs.time = tensors[3];
+                                       same.target = tensors[4];
+                                       return loss_with_gradients({same}, weight);
+                                   });
+    if (graphs_->why_not()) log_.say("training.graph_capture: steps run as they are: " + *graphs_->why_not());
+    return loss;
+}
+
 void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop)
 {
     if (config_.training.scheduler == "one_cycle") update_->optimizers().set_first_beta(first_beta_in_cycle(steps_done_, num_steps_total()));
@@ -871,12 +930,7 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
         seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
                                        kGroupStride * static_cast<std::uint64_t>(slot));
         if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
-        const auto loss = loss_of(predict_for_backward(example), example);
-        {
-            RECORD_USER_SCOPE("backward");
-            update_->scaled(weight == 1 ? loss : loss * weight).backward();
-        }
-        losses.push_back(loss.detach());
+        losses.push_back(computed(example, weight));
     }
     under_way.seconds_waited = seconds_waited() - waited_before;
     UpdateOutcome outcome;
@@ -1245,6 +1299,10 @@ void Run::test()
 
 void Run::finish()
 {
+    if (graphs_ && !graphs_->why_not()) {
+        log_.say(formatted("training.graph_capture: %zu kind(s) of steps were recorded, and %lld of %lld steps ran from there", graphs_->num_graphs(),
+                           static_cast<long long>(graphs_->num_replays()), static_cast<long long>(steps_done_ - first_step_)));
+    }
     log_.say(formatted("done in %s; the run lies in ", duration_text(seconds_since(start_)).c_str()) + config_.run_dir().string());
 }
 
@@ -1253,6 +1311,8 @@ void Run::finish()
 bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world, const volatile std::sig_atomic_t& stop_requested)
 {
     const ExactMode exact(config.training.exact);
+    std::optional<OwnStream> stream;
+    if (config.training.graph_capture && can_record(world.device().type())) stream.emplace(world.device());
     auto used = config;
     if (start.resume) used.training.init.clear();  // the checkpoint's weights count; that file may be gone
     Run run(used, cases, !start.is_trial(), world);

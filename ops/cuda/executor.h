@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,28 +29,50 @@ struct Buffer {
     T* data() const { return memory.get(); }
 };
 
-/// Runs all bodies in order, on the calling thread.
+/// What a HostExecutor was given to do, to do it again: launches in their order, and the memory that they use.
+struct HostRecord {
+    std::vector<std::function<void()>> launches;
+    std::vector<std::shared_ptr<void>> memory;
+};
+
+/// Runs all bodies in order, on the calling thread. With a `record`, a stand-in's graph, it adds what it does there.
 struct HostExecutor {
+    HostRecord* record = nullptr;
+
     template <class Body>
     void for_each(std::int64_t n, const Body& body) const
     {
-        for (std::int64_t i = 0; i < n; ++i) body(i);
+        launch([=] {
+            for (std::int64_t i = 0; i < n; ++i) body(i);
+        });
     }
 
     template <class T>
     Buffer<T> allocate(std::int64_t n) const
     {
-        return {std::shared_ptr<T>(new T[static_cast<std::size_t>(n)], std::default_delete<T[]>())};
+        const std::shared_ptr<T> memory(new T[static_cast<std::size_t>(n)], std::default_delete<T[]>());
+        if (record != nullptr) record->memory.push_back(memory);
+        return {memory};
     }
 
     void exclusive_scan(std::int64_t* values, std::int64_t n) const
     {
-        std::int64_t sum = 0;
-        for (std::int64_t i = 0; i < n; ++i) {
-            const auto value = values[i];
-            values[i] = sum;
-            sum += value;
-        }
+        launch([=] {
+            std::int64_t sum = 0;
+            for (std::int64_t i = 0; i < n; ++i) {
+                const auto value = values[i];
+                values[i] = sum;
+                sum += value;
+            }
+        });
+    }
+
+private:
+    template <class Launch>
+    void launch(const Launch& work) const
+    {
+        work();
+        if (record != nullptr) record->launches.push_back(work);
     }
 };
 

@@ -42,7 +42,7 @@ bool has_kernels(const at::Device& device)
     return device.is_cuda() || access_to(device.type());
 }
 
-void with_host_access(const at::Device& device, const std::function<void()>& work)
+void with_host_access(const at::Device& device, const std::function<void(const HostExecutor&)>& work)
 {
     if (const auto access = access_to(device.type())) return access(device, work);
     throw Error("A tensor lies on " + device.str() +

@@ -9,8 +9,8 @@
 
 namespace meshard {
 
-/// Calls `work` while host code may read and write the memory of a device. `work` may call operators of LibTorch.
-using HostAccess = std::function<void(const at::Device& device, const std::function<void()>& work)>;
+/// Calls `work` with a HostExecutor while host code may read and write the memory of a device. `work` may call operators of LibTorch.
+using HostAccess = std::function<void(const at::Device& device, const std::function<void(const HostExecutor&)>& work)>;
 
 /// From now on the host runs the kernels for tensors of this type of device, which is neither a CPU nor a GPU of CUDA. For accelerators that tests make.
 void run_kernels_on_host(c10::DeviceType type, HostAccess access);
@@ -19,7 +19,7 @@ void run_kernels_on_host(c10::DeviceType type, HostAccess access);
 bool has_kernels(const at::Device& device);
 
 /// Calls `work` as `run_kernels_on_host` was told for the device's type. @throws Error if it was told nothing: this build has no kernels for the device
-void with_host_access(const at::Device& device, const std::function<void()>& work);
+void with_host_access(const at::Device& device, const std::function<void(const HostExecutor&)>& work);
 
 /// The kernels of a GPU of CUDA, queued on LibTorch's current stream there and with LibTorch's memory. @throws Error in a build for CPUs
 void on_cuda(const at::Tensor& tensor, const std::function<void(const CudaExecutor&)>& work);
@@ -29,7 +29,7 @@ template <class Work>
 void on_gpu(const at::Tensor& tensor, const Work& work)
 {
     if (tensor.is_cuda()) return on_cuda(tensor, work);
-    with_host_access(tensor.device(), [&] { work(HostExecutor()); });
+    with_host_access(tensor.device(), [&](const HostExecutor& executor) { work(executor); });
 }
 
 }  // namespace meshard

@@ -3,6 +3,8 @@
 
 #include "ops/cuda/row_numbers.h"
 #include "ops/rows/on_gpu.h"
+#include "partition/error.h"
+#include "sharding/memory/device_graph.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -68,6 +70,7 @@ void RowNoise::set_rows(at::TensorList points)
 
 RowDraw RowNoise::next_draw(const at::Tensor& rows)
 {
+    if (is_recording()) throw Error("the model draws random numbers, which are others in each step");
     RowDraw draw;
     draw.key_ = mixed_key(seed_, ++num_draws_);
     if (!is_sharded(rows)) return draw;

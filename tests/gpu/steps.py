@@ -271,6 +271,24 @@ def resumes(day):
     return {"largest_loss_difference": max(found.values())}
 
 
+def records(day):
+    """Steps that are recorded and run again: the losses of steps that run as they are, and the time of each."""
+    if day.device == "cpu":
+        raise Missing("a device: on CPUs nothing is recorded")
+    same_shapes = ("data.sampling_resolution=256", "training.val_interval=100")
+    as_they_are, _ = train(day, "as-they-are", day.device, *same_shapes)
+    recorded, text = train(day, "recorded", day.device, *same_shapes, "training.graph_capture=true")
+    found = re.search(r"(\d+) of (\d+) steps ran from there", text)
+    if not found:
+        raise Failed(f"no step was recorded: {last_lines(text)}")
+    difference = differ(as_they_are, recorded)
+    if difference > (1e-6 if day.device == "cuda" else 0):   # cuBLAS has another workspace in a graph
+        raise Failed(f"losses differ by {difference:.2e}")
+    seconds = [sorted(line["seconds"] for line in map(json.loads, (day.folder / "runs" / name / "metrics.jsonl").read_text().splitlines())
+                      if line["phase"] == "train_step")[0] for name in ("as-they-are", "recorded")]
+    return {"steps_from_a_graph": int(found[1]), "largest_loss_difference": difference, "seconds_as_they_are": seconds[0], "seconds_recorded": seconds[1]}
+
+
 def ranges_of(day, path):
     arrays = json.loads(day.run([day.program("meshard"), "info", path, "--json"], on_device=False))["arrays"]
     return {array["name"]: array["component_ranges"] for array in arrays}
@@ -410,7 +428,7 @@ def eager(day):
 # Name, seconds at most, step. The most important come first: when a phase's time is used up, the rest is left out.
 PHASES = {
     "tests": [("machine", 20, machine), ("programs start", 60, programs_start), ("ceilings", 60, ceilings), ("kernels", 60, kernels),
-              ("training agrees", 120, training_agrees), ("ranks", 150, ranks), ("resumes", 60, resumes), ("predicts", 40, predicts), ("probes", 60, probes),
+              ("training agrees", 120, training_agrees), ("ranks", 150, ranks), ("resumes", 60, resumes), ("records", 60, records), ("predicts", 40, predicts), ("probes", 60, probes),
               ("operators", 200, operators), ("sanitizer", 150, sanitized)],
     "figures": [("machine", 20, machine), ("1 M points, 64 slices", 120, speeds(1_000_000, 64)), ("eager", 150, eager),
                 ("8.8 M points, 64 slices", 150, speeds(8_800_000, 64)), ("0.1 M points, 64 slices", 60, speeds(100_000, 64)),
@@ -420,7 +438,7 @@ PHASES = {
 }
 # What a short run leaves out, because it repeats other steps at another size; and what may be missing in a dry run, because it needs a GPU or PyTorch.
 NOT_SHORT = ("0.1 M points, 64 slices", "4 M points, 64 slices", "0.1 M points, 512 slices", "4 M points, 512 slices", "8.8 M points, 512 slices")
-NOT_DRY = ("ceilings", "kernels", "sanitizer", "eager", "operators")
+NOT_DRY = ("ceilings", "kernels", "sanitizer", "eager", "operators", "records")
 # What is shown beside the figures: name, goal, step, path of the figure in it, whether it is reached.
 GOALS = [
     ("losses of CPU and device over 20 steps", "<= 1e-4", "training agrees", ("largest_loss_difference",), lambda value: value <= 1e-4),

@@ -80,6 +80,41 @@ class StandIn(Case):
             # On each rank; sums over the ranks, of gradients too, are no waits of the host.
             self.assertEqual(waits, {("copy", "copy_to_host_late"): num_ranks, ("sync", "synchronize_event"): 2 * num_ranks})
 
+    def test_steps_from_a_graph_have_the_losses_of_steps_as_they_are(self):
+        words = ["training.max_steps=10", "training.num_epochs=10", "data.sampling_resolution=40", "training.clip_norm=1"]
+        for memory in ("stored", "recomputed", "streamed"):
+            for precision in ("float32", "bfloat16"):
+                runs = []
+                for capture in ("false", "true"):
+                    runs.append(f"{memory}_{precision}_{capture}")
+                    result = self.on_device("train", "car.yaml", f"run_id={runs[-1]}", *words, f"training.memory={memory}", f"training.precision={precision}",
+                                            f"training.graph_capture={capture}")
+                    self.assert_good(result)
+                with self.subTest(memory=memory, precision=precision):
+                    self.assertIn("1 kind(s) of steps were recorded, and 7 of 10 steps ran from there", result.out + result.err)
+                    self.assertEqual(self.losses(runs[0]), self.losses(runs[1]))
+
+    def test_a_step_from_a_graph_is_one_launch_and_the_optimiser(self):
+        words = ["data.sampling_resolution=40", "training.num_epochs=20", "training.val_interval=100"]
+        found = self.of_one_step(*words, "training.graph_capture=true", after=8)
+        self.assertEqual(found["launch", "graph"], 1)
+        launches = sum(number for (what, _), number in found.items() if what == "launch")
+        as_they_are = sum(number for (what, _), number in self.of_one_step(*words, after=8).items() if what == "launch")
+        self.assertLess(launches, as_they_are / 2)
+        waits = {key: number for key, number in found.items() if key[0] == "sync"}
+        self.assertEqual(waits, {("sync", "synchronize_event"): 2})
+
+    def test_says_why_steps_are_not_recorded(self):
+        words = ["train", "car.yaml", "training.max_steps=5", "training.num_epochs=5", "data.sampling_resolution=40", "training.graph_capture=true"]
+        for more, why in ((["--nproc", 2], "messages between ranks are not recorded"), (["training.accumulate=2"], "gradients of several cases"),
+                          (["training.offload=true"], "training.offload copies tensors"), (["model.dropout=0.1"], "the model draws random numbers")):
+            result = self.on_device(*words, f"run_id=run{len(why)}", *more)
+            self.assert_good(result)
+            self.assertIn(f"training.graph_capture: steps run as they are: ", result.out + result.err)
+            self.assertIn(why, result.out + result.err)
+        result = self.meshard(*words, "run_id=cpu", "--device", "cpu")
+        self.assertIn("ranks compute on CPUs, where nothing is recorded", result.out + result.err)
+
     def test_does_not_begin_where_another_rank_computes_on_the_cpu(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]

@@ -72,6 +72,21 @@ public:
         free_[size].push_back(offset);
     }
 
+    /// All that was taken up to now.
+    std::vector<char> copy()
+    {
+        const std::lock_guard lock(mutex_);
+        return {host_, host_ + end_};
+    }
+
+    /// What was taken since then holds no numbers.
+    void put_back(const std::vector<char>& before)
+    {
+        const std::lock_guard lock(mutex_);
+        std::memcpy(host_, before.data(), before.size());
+        std::memset(host_ + before.size(), 0xFF, end_ - before.size());
+    }
+
     void open(int change)
     {
         const std::lock_guard lock(opening_);
@@ -147,6 +162,16 @@ void* take_memory(int device, std::size_t bytes)
 void give_memory(void* address)
 {
     if (address) arenas[static_cast<std::size_t>(device_of(address))]->give(address);
+}
+
+std::vector<char> copy_of_memory(int device)
+{
+    return arena(device).copy();
+}
+
+void put_back_memory(int device, const std::vector<char>& before)
+{
+    arena(device).put_back(before);
 }
 
 void* host_view(const void* address)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace meshard::standin {
 
@@ -11,6 +12,10 @@ namespace meshard::standin {
 /// Whole pages on a device, filled with 0xFF (NaN as numbers). @return an address of the device; null for no bytes @throws std::bad_alloc
 void* take_memory(int device, std::size_t bytes);
 void give_memory(void* address);
+
+/// All memory of a device as it is, and puts it back: memory that was taken in between is filled with 0xFF.
+std::vector<char> copy_of_memory(int device);
+void put_back_memory(int device, const std::vector<char>& before);
 
 /// Where the device's own work finds the bytes at an address of a device; other addresses are returned as they are.
 void* host_view(const void* address);

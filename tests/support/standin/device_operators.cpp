@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators of the stand-in accelerator: those of the CPU, on tensors of the CPU that share the device's memory.
+#include "tests/support/standin/device_graph.h"
 #include "tests/support/standin/device_memory.h"
 #include "tests/support/standin/device_runtime.h"
 
@@ -80,6 +81,7 @@ public:
         for (const auto& known : tensors_) {
             if (known.device.is_same(tensor)) return known.host;
         }
+        reads_memory(device_, tensor.storage().data());
         tensors_.push_back({tensor, tensor_over(host_of(tensor.storage()), tensor, c10::DispatchKey::CPU)});
         return tensors_.back().host;
     }
@@ -114,6 +116,7 @@ public:
             auto* const impl = known.device.unsafeGetStorageImpl();
             impl->set_data_ptr_noswap(std::move(grown.unsafeGetStorageImpl()->mutable_data_ptr()));
             impl->set_nbytes(known.host.nbytes());
+            grown_.push_back({known.device, known.host});
         }
         for (auto& known : tensors_) {
             auto* const impl = known.device.unsafeGetTensorImpl();
@@ -123,6 +126,17 @@ public:
             impl->set_sizes_and_strides(known.host.sizes(), known.host.strides(), known.host.storage_offset());
         }
     }
+
+    /// The device's memory that the call has used: a call that is done again writes to the same.
+    std::vector<c10::Storage> storages() const
+    {
+        std::vector<c10::Storage> all;
+        for (const auto& known : storages_) all.push_back(known.device);
+        return all;
+    }
+
+    /// The memory that operators have given to tensors in place of theirs: the device's, and the host's, to which a call that is done again writes.
+    const std::vector<std::pair<c10::Storage, c10::Storage>>& grown() const { return grown_; }
 
 private:
     struct Tensors {
@@ -147,6 +161,7 @@ private:
     int device_;
     std::vector<Tensors> tensors_;
     std::vector<Storages> storages_;
+    std::vector<std::pair<c10::Storage, c10::Storage>> grown_;
 };
 
 /// Operators that on GPUs take tensors of the CPU that hold one number, because they go over elements (native_functions.yaml: TensorIterator).
@@ -324,6 +339,30 @@ bool has_mask(std::vector<c10::IValue>& arguments)
     return found;
 }
 
+/// Whether a call draws random numbers; attention without dropout does not.
+bool draws(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments)
+{
+    const auto dropout = op.schema().argumentIndexWithName("dropout_p");
+    return op.hasTag(at::Tag::nondeterministic_seeded) && !(dropout && arguments[*dropout].toDouble() == 0);
+}
+
+/// Adds a call to the work that is recorded: `compute` does it again and returns tensors of the CPU, which become the results on the device.
+void record(const HostCall& call, const std::vector<at::Tensor>& results, std::function<std::vector<at::Tensor>()> compute)
+{
+    std::vector<c10::Storage> targets;
+    for (const auto& result : results) targets.push_back(result.defined() ? result.storage() : c10::Storage());
+    record_here()->launches.push_back([used = call.storages(), grown = call.grown(), targets, compute = std::move(compute)] {
+        const auto values = compute();
+        for (const auto& [there, here] : grown) std::memcpy(host_view(there.data()), here.data(), here.nbytes());
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            if (!targets[i]) continue;
+            auto* const to = host_view(targets[i].data());
+            const auto* const from = values[i].storage().data();
+            if (to != from && values[i].storage().nbytes() > 0) std::memcpy(to, from, values[i].storage().nbytes());
+        }
+    });
+}
+
 /// Calls an operator's kernel of the CPU in the place of one of the device. `other`: the operator to call instead, with the same arguments.
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::optional<c10::OperatorHandle>& other = std::nullopt)
 {
@@ -350,21 +389,38 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const 
         for_tensors(argument, [&](at::Tensor& tensor) { tensor = call.to_host(tensor); });
     }
     replace_generators_and_devices(schema, arguments, device);
-    torch::jit::Stack inner(std::make_move_iterator(arguments.begin()), std::make_move_iterator(arguments.end()));
-    {
+    torch::jit::Stack inner(arguments.begin(), arguments.end());
+    const auto compute = [op, other](torch::jit::Stack& values) {
         const at::AutoDispatchBelowADInplaceOrView below_autograd;
         const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
         if (other)
-            other->callBoxed(&inner);
+            other->callBoxed(&values);
         else
-            op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &inner);
-    }
+            op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &values);
+    };
+    compute(inner);
     call.bring_back();
+    std::vector<at::Tensor> results;
     for (std::size_t i = 0; i < inner.size(); ++i) {
         const bool written = is_written(schema.returns()[i]);
-        for_tensors(inner[i], [&](at::Tensor& tensor) { tensor = call.to_device(tensor, written); });
+        for_tensors(inner[i], [&](at::Tensor& tensor) {
+            tensor = call.to_device(tensor, written);
+            if (!written) results.push_back(tensor);
+            if (!is_view && is_here(tensor)) writes_memory(device, tensor.storage().data());
+        });
         stack->push_back(std::move(inner[i]));
     }
+    if (is_view || !record_here()) return;
+    TORCH_CHECK(!draws(op, arguments), "standin: ", schema.name(), " draws random numbers while work is recorded");
+    record(call, results, [compute, arguments, schema] {
+        auto values = arguments;
+        compute(values);
+        std::vector<at::Tensor> again;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            if (!is_written(schema.returns()[i])) for_tensors(values[i], [&](at::Tensor& tensor) { again.push_back(tensor); });
+        }
+        return again;
+    });
 }
 
 void boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack)
@@ -390,10 +446,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const std::vector<std::int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
-    auto [of_input, of_weight, of_bias] =
-        at::convolution_backward(call.to_host(gradient), call.to_host(input), call.to_host(weight), at::OptionalIntArrayRef(bias_sizes), stride, padding,
-                                 dilation, transposed, output_padding, groups, mask);
-    return {call.to_device(of_input, false), call.to_device(of_weight, false), call.to_device(of_bias, false)};
+    const auto compute = [gradient = call.to_host(gradient), input = call.to_host(input), weight = call.to_host(weight), bias_sizes, stride = stride.vec(),
+                          padding = padding.vec(), dilation = dilation.vec(), transposed, output_padding = output_padding.vec(), groups, mask] {
+        auto [of_input, of_weight, of_bias] = at::convolution_backward(gradient, input, weight, at::OptionalIntArrayRef(bias_sizes), stride, padding, dilation,
+                                                                       transposed, output_padding, groups, mask);
+        return std::vector<at::Tensor>{of_input, of_weight, of_bias};
+    };
+    auto results = compute();
+    for (auto& result : results) {
+        result = call.to_device(result, false);
+        if (result.defined()) writes_memory(device, result.storage().data());
+    }
+    if (record_here()) record(call, results, compute);
+    return {results[0], results[1], results[2]};
 }
 
 std::size_t bytes_of(at::IntArrayRef sizes, at::IntArrayRef strides, std::size_t element)
@@ -440,6 +505,7 @@ void copy_to_host(const at::Tensor& from, const at::Tensor& to, bool non_blockin
     const auto stream = current_stream(from.device().index());
     const bool is_late = non_blocking && to.numel() > 0 && is_page_locked(to.storage().data());
     count(stream.device_index(), Count::DeviceToHost, is_late ? "copy_to_host_late" : "copy_to_host", static_cast<std::int64_t>(from.nbytes()));
+    reads_memory(stream.device_index(), from.storage().data());
     if (!is_late) {
         synchronize(stream, "copy_to_host");
         to.copy_(as_host(from));
@@ -464,6 +530,7 @@ void copy_to_device(const at::Tensor& from, const at::Tensor& to, bool non_block
     const bool is_late = non_blocking && page_locked;
     const char* const name = is_late ? "copy_to_device_late" : page_locked ? "copy_to_device" : "copy_to_device_pageable";
     count(stream.device_index(), Count::HostToDevice, name, static_cast<std::int64_t>(to.nbytes()));
+    writes_memory(stream.device_index(), to.storage().data());
     if (!non_blocking) synchronize(stream, "copy_to_device");
     if (is_late) finish_writes_to(from.storage().data(), stream);
     as_host(to).copy_(from);
@@ -483,7 +550,11 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     if (is_here(from) && is_here(to)) {
         count(to.device().index(), Count::Launch, from.device() == to.device() ? "aten::copy_" : "aten::copy_between_devices");
-        as_host(to).copy_(as_host(from));
+        if (from.device() == to.device()) reads_memory(from.device().index(), from.storage().data());
+        writes_memory(to.device().index(), to.storage().data());
+        const auto copy = [target = as_host(to), source = as_host(from)] { target.copy_(source); };
+        copy();
+        if (auto* const all = record_here()) all->launches.push_back(copy);
     } else if (is_here(from)) {
         copy_to_host(from, to, non_blocking);
     } else {
@@ -502,6 +573,7 @@ at::Scalar local_scalar(const at::Tensor& tensor)
 {
     const int device = tensor.device().index();
     count(device, Count::DeviceToHost, "aten::_local_scalar_dense", static_cast<std::int64_t>(tensor.element_size()));
+    reads_memory(device, tensor.storage().data());
     synchronize(current_stream(device), "aten::_local_scalar_dense");
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return at::_local_scalar_dense(as_host(tensor));

@@ -2,6 +2,7 @@
 // Streams, events, generators and allocators of the stand-in accelerator, and how LibTorch finds them.
 #include "tests/support/standin/device_runtime.h"
 
+#include "tests/support/standin/device_graph.h"
 #include "tests/support/standin/device_memory.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -11,13 +12,16 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Backtrace.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <unordered_map>
 
 namespace meshard::standin {
 namespace {
@@ -38,10 +42,28 @@ struct Queue {
     std::deque<Item> items;
 };
 
+/// Up to which ticket of each stream something has waited.
+using WaitedFor = std::map<c10::StreamId, std::uint64_t>;
+
+void wait_for(WaitedFor& waited, c10::StreamId stream, std::uint64_t ticket)
+{
+    auto& until = waited[stream];
+    until = std::max(until, ticket);
+}
+
+/// By which stream memory was written last, and its ticket.
+struct Write {
+    c10::StreamId stream;
+    std::uint64_t ticket;
+};
+
 struct DeviceState {
     std::recursive_mutex mutex;
     std::map<c10::StreamId, Queue> queues;
     std::uint64_t last_ticket = 0;
+    std::unordered_map<const void*, Write> writes;
+    std::map<c10::StreamId, WaitedFor> waited;  // of each stream
+    WaitedFor host_waited;                      // what the host queues from then on is later, on any stream
     std::atomic<c10::StreamId> last_stream{0};
     StandinCounters counters;
 };
@@ -50,6 +72,18 @@ DeviceState& state(int device)
 {
     static auto* const states = new std::array<DeviceState, kMaxDevices>;  // never freed: late work may outlive static objects
     return states->at(static_cast<std::size_t>(device));
+}
+
+void host_waits_for(int device, c10::StreamId stream, std::uint64_t ticket)
+{
+    const std::lock_guard lock(state(device).mutex);
+    wait_for(state(device).host_waited, stream, std::min(ticket, state(device).last_ticket));
+}
+
+void forget_writes(int device, const void* memory)
+{
+    const std::lock_guard lock(state(device).mutex);
+    state(device).writes.erase(memory);
 }
 
 void finish_until(int device, c10::StreamId stream, std::uint64_t ticket)
@@ -73,6 +107,7 @@ struct Event {
     c10::DeviceIndex device = 0;
     c10::StreamId stream = 0;
     std::uint64_t ticket = 0;
+    WaitedFor waited;  // by the stream until then
     mutable std::atomic<int> num_queries{0};
 };
 
@@ -117,6 +152,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         point.device = stream.device_index();
         point.stream = stream.id();
         point.ticket = state(stream.device_index()).last_ticket;
+        point.waited = state(stream.device_index()).waited[stream.id()];
         point.num_queries = 0;
     }
     void block(void* event, const c10::Stream& stream) const override
@@ -124,6 +160,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         if (!event) return;
         const auto& point = *static_cast<Event*>(event);
         if (point.device == stream.device_index() && point.stream == stream.id()) return;
+        if (point.device == stream.device_index()) {
+            const std::lock_guard lock(state(point.device).mutex);
+            auto& waited = state(point.device).waited[stream.id()];
+            wait_for(waited, point.stream, point.ticket);
+            for (const auto& [other, ticket] : point.waited) wait_for(waited, other, ticket);
+        }
         do_late(stream, [device = point.device, other = point.stream, ticket = point.ticket] { finish_until(device, other, ticket); });
     }
     /// Work takes a while: what asks again and again is told that it is done in the end.
@@ -132,6 +174,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         if (!event) return true;
         const auto& point = *static_cast<Event*>(event);
         if (++point.num_queries < 3) return false;
+        host_waits_for(point.device, point.stream, point.ticket);
         finish_until(point.device, point.stream, point.ticket);
         return true;
     }
@@ -140,6 +183,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         if (!event) return;
         const auto& point = *static_cast<Event*>(event);
         count(point.device, Count::Sync, "synchronize_event");
+        host_waits_for(point.device, point.stream, point.ticket);
         finish_until(point.device, point.stream, point.ticket);
     }
     bool queryStream(const c10::Stream& stream) const override
@@ -155,6 +199,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         {
             const std::lock_guard lock(state(index).mutex);
             for (const auto& [id, queue] : state(index).queues) streams.push_back(id);
+            for (const auto& [memory, write] : state(index).writes) wait_for(state(index).host_waited, write.stream, write.ticket);
         }
         for (const auto id : streams) finish_until(index, id, UINT64_MAX);
     }
@@ -164,6 +209,7 @@ struct DeviceAllocator final : c10::Allocator {
     c10::DataPtr allocate(std::size_t bytes) override
     {
         auto* const memory = take_memory(device_here, bytes);
+        forget_writes(device_here, memory);
         return {memory, memory, &give_memory, c10::Device(kType, static_cast<c10::DeviceIndex>(device_here))};
     }
     c10::DeleterFnPtr raw_deleter() const override { return &give_memory; }
@@ -359,6 +405,8 @@ c10::Stream current_stream(int device)
 
 void count(int device, Count what, const std::string& operation, std::int64_t bytes)
 {
+    TORCH_CHECK(!record_here() || what == Count::Launch, "standin: ", operation,
+                " while work is recorded: a graph neither copies to or from the host nor waits");
     {
         const std::lock_guard lock(state(device).mutex);
         auto& counters = state(device).counters;
@@ -418,7 +466,27 @@ void finish_writes_to(const void* memory, const c10::Stream& stream)
 void synchronize(const c10::Stream& stream, const std::string& operation)
 {
     count(stream.device_index(), Count::Sync, operation);
+    host_waits_for(stream.device_index(), stream.id(), UINT64_MAX);
     finish_until(stream.device_index(), stream.id(), UINT64_MAX);
+}
+
+void reads_memory(int device, const void* memory)
+{
+    const auto stream = current_stream(device).id();
+    auto& here = state(device);
+    const std::lock_guard lock(here.mutex);
+    const auto found = here.writes.find(memory);
+    if (found == here.writes.end() || found->second.stream == stream) return;
+    const auto [writer, ticket] = found->second;
+    TORCH_CHECK(here.waited[stream][writer] >= ticket || here.host_waited[writer] >= ticket, "standin: stream ", stream, " of the device standin:", device,
+                " uses memory that stream ", writer, " writes, and has not waited for it: record an event there and block this stream on it");
+}
+
+void writes_memory(int device, const void* memory)
+{
+    reads_memory(device, memory);
+    const std::lock_guard lock(state(device).mutex);
+    state(device).writes[memory] = {current_stream(device).id(), ++state(device).last_ticket};
 }
 
 c10::Allocator& device_allocator()

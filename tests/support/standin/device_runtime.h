@@ -36,6 +36,11 @@ void finish_writes_to(const void* memory, const c10::Stream& stream);
 /// Waits for everything on the stream. Counted as a sync under that name. @throws what late work throws
 void synchronize(const c10::Stream& stream, const std::string& operation);
 
+/// Work on the current stream of a device reads or writes a tensor's memory, named by where its storage begins. @throws c10::Error if another stream wrote
+/// there last, and this one has not waited for that
+void reads_memory(int device, const void* memory);
+void writes_memory(int device, const void* memory);
+
 c10::Allocator& device_allocator();
 /// The generator of the CPU that draws for a device: the same numbers for the same seed.
 at::Generator host_generator(const at::Generator& generator);

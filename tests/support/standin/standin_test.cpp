@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sharding/memory/device_graph.h"
 #include "tests/support/standin/standin.h"
 
 #include <ATen/ATen.h>
@@ -167,6 +168,77 @@ TEST(Standin, PageLockedMemoryIsReadAfterWhatTheStreamWroteThere)
     host = at::Tensor();
     stream.synchronize();
     EXPECT_TRUE(at::equal(there.cpu(), at::full({4}, 2.0F)));
+}
+
+/// Work on two streams, with and without an event between them.
+TEST(Standin, StreamsThatDoNotWaitForEachOtherAreFound)
+{
+    const c10::impl::VirtualGuardImpl guard(kDevice.type());
+    const auto first = guard.getStream(kDevice), second = guard.getStreamFromGlobalPool(kDevice), third = guard.getStreamFromGlobalPool(kDevice);
+    const auto on = [&](const c10::Stream& stream, const std::function<void()>& work) {
+        const auto before = guard.exchangeStream(stream);
+        try {
+            work();
+        } catch (...) {
+            guard.exchangeStream(before);
+            throw;
+        }
+        guard.exchangeStream(before);
+    };
+    auto a = at::ones({3}, kDevice);
+    at::Tensor b;
+    EXPECT_THROW(on(second, [&] { a.add(1); }), c10::Error);
+    EXPECT_THROW(on(second, [&] { a.fill_(1); }), c10::Error);
+    EXPECT_THROW(on(second, [&] { a.cpu(); }), c10::Error);
+
+    c10::Event written(kDevice.type());
+    written.record(first);
+    written.block(second);
+    on(second, [&] { b = a.add(1); });
+    a.add_(1);  // later than the event
+    EXPECT_THROW(on(second, [&] { a.add(1); }), c10::Error);
+    EXPECT_THROW(b.add(1), c10::Error);
+
+    c10::Event both(kDevice.type());  // what the second has waited for counts for who waits for the second
+    both.record(second);
+    both.block(third);
+    on(third, [&] { b.add(at::ones({3}, kDevice)); });
+    first.synchronize();
+    on(second, [&] { a.add(1); });  // the host has waited, and queued this later
+    {
+        const OwnStream own(kDevice);
+        auto c = a + 1;
+        a = c;
+    }
+    EXPECT_TRUE(at::equal(a.cpu(), at::full({3}, 3.0)));
+}
+
+/// What a GPU cannot record, and what would be the same in each run although it should not be.
+TEST(Standin, GraphsRefuseWhatTheHostMustDo)
+{
+    const OwnStream stream(kDevice);
+    const auto there = at::ones({3}, kDevice);
+    auto host = at::zeros({3}, at::TensorOptions().pinned_memory(true));
+    const std::vector<std::function<void()>> faults{[&] { there.sum().item<float>(); },
+                                                    [&] { there.cpu(); },
+                                                    [&] { host.to(kDevice); },
+                                                    [&] { host.copy_(there, true); },
+                                                    [&] { there.nonzero(); },
+                                                    [&] { at::rand({3}, kDevice); },
+                                                    [&] { at::dropout(there, 0.5, true); },
+                                                    [&] { c10::impl::VirtualGuardImpl(kDevice.type()).synchronizeDevice(0); }};
+    for (std::size_t i = 0; i < faults.size(); ++i) {
+        DeviceGraph graph(kDevice.type());
+        EXPECT_THROW(graph.record(faults[i]), c10::Error) << i;
+        EXPECT_FALSE(is_recording());
+        EXPECT_EQ((there + 1).sum().item<float>(), 6) << i;  // the stream is as before
+    }
+}
+
+TEST(Standin, GraphsAreNotRecordedOnTheDefaultStream)
+{
+    DeviceGraph graph(kDevice.type());
+    EXPECT_THROW(graph.record([] {}), c10::Error);
 }
 
 TEST(Standin, AutocastConvertsAsOnGpus)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program of meshard is told when it is started with the stand-in accelerator: who carries its tensors, and that the host runs kernels for it.
+// What a program of meshard is told when it is started with the stand-in accelerator: who carries its tensors, that the host runs kernels for it, and how its
+// work is recorded.
 #include "ops/rows/on_gpu.h"
 #include "sharding/transport/device_transport.h"
 #include "sharding/transport/shared_memory_backend.h"
 #include "tests/support/checking_backend.h"
+#include "tests/support/standin/device_graph.h"
 #include "tests/support/standin/device_memory.h"
 #include "tests/support/standin/device_runtime.h"
 
@@ -13,6 +15,7 @@ namespace meshard {
 
 // The program's own; null in a program that is not meshard's, or has no LibTorch.
 [[gnu::weak]] void register_device_transport(c10::DeviceType type, DeviceTransport transport);
+[[gnu::weak]] void register_graph_recorder(c10::DeviceType type, MakeGraphRecorder make);
 [[gnu::weak]] void run_kernels_on_host(c10::DeviceType type, HostAccess access);
 [[gnu::weak]] c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                                       std::chrono::milliseconds time_limit, std::function<bool(int)> has_ended);
@@ -39,11 +42,12 @@ const bool is_offered = [] {
         register_device_transport(kType, {.name = "checked", .why_not = [] { return std::string(); }, .identity = identity, .connect = connect});
     }
     if (run_kernels_on_host) {
-        run_kernels_on_host(kType, [](const at::Device& device, const std::function<void()>& work) {
+        run_kernels_on_host(kType, [](const at::Device& device, const std::function<void(const HostExecutor&)>& work) {
             const OpenMemory open(device.index());
-            work();
+            work(HostExecutor{record_here()});
         });
     }
+    if (register_graph_recorder) register_graph_recorder(kType, make_graph_recorder);
     return true;
 }();
 
