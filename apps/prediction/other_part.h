@@ -18,7 +18,7 @@ inline constexpr const char* kOtherPartUnknown =
     "the points of the case's other part are not known; places drawn from the body stand for them, to which the model is less used.";
 
 /// The points of a case's other part, for `PointInputs::other_part`: the first rank reads the mesh, and hands each rank a run of its rows. Collective.
-/// @throws Error on every rank if the file cannot be read
+/// @throws IoError, InvalidInput on the first rank if the file cannot be read: the program is to end then
 std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& file, const DataConfig& data, const CaseFrame& frame,
                                                    const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
 

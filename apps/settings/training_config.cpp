@@ -99,7 +99,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.huber_delta", .type = SettingType::Number, .fallback = "1", .min = 1e-6, .max = 1e6, .meaning = "error from which huber grows in a line, in normalised units"},
     {.path = "training.field_weights.*", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said"},
     {.path = "training.part_weights", .type = SettingType::NumberList, .fallback = "[1, 1]", .min = 0, .max = 1e6, .meaning = "factors of the losses of surface and volume, of cases with both"},
-    {.path = "training.point_weights", .type = SettingType::TextList, .fallback = "none", .words = "none|areas|volumes", .meaning = "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of cases with both parts [areas, volumes]"},
+    {.path = "training.point_weights", .type = SettingType::TextList, .fallback = "none", .words = "none|areas|volumes", .meaning = "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of both parts [areas, volumes]"},
     {.path = "training.augment.mirror", .fallback = "none", .words = "none|x|y|z", .meaning = "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only"},
     {.path = "training.augment.mirror_share", .type = SettingType::Number, .fallback = "0.5", .min = 0, .max = 1, .meaning = "share of the epochs in which a case is mirrored"},
     {.path = "training.augment.half_bodies", .fallback = "refused", .words = "refused|mirrored", .meaning = "whether cases on one side of the mirror's plane through the origin, half bodies by their look, may be mirrored"},

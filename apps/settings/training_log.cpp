@@ -44,7 +44,7 @@ void add_scalars(const nlohmann::ordered_json& value, const std::string& name, s
 
 TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker) : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
-void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch)
+void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch, bool is_the_end)
 {
     if (!is_speaker_ || path_.empty()) return;
     std::ostringstream all;
@@ -55,7 +55,7 @@ void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch)
         const auto line = nlohmann::json::parse(text, nullptr, false);
         if (!line.is_object()) continue;  // the process ended in the middle of it
         if (step_of(line, steps_per_epoch) > step) break;
-        if (is_of_the_end(line)) continue;
+        if (is_the_end && is_of_the_end(line)) continue;
         kept += text + '\n';
     }
     if (kept != all.str()) write_file_atomically(path_, kept);

@@ -21,8 +21,9 @@ public:
     TrainingLog(const std::filesystem::path& path, bool is_speaker);
 
     /// For a run that goes on from a checkpoint after `step` steps: takes away what an earlier process recorded of later ones, in one step, and lines that it
-    /// did not finish. Before the first `record`. @throws IoError
-    void go_back_to(std::int64_t step, std::int64_t steps_per_epoch);
+    /// did not finish. If the run has no step left, `is_the_end`, also what was recorded after the last one, which it records again. Before the first `record`.
+    /// @throws IoError
+    void go_back_to(std::int64_t step, std::int64_t steps_per_epoch, bool is_the_end);
 
     /// One line of metrics.jsonl, complete when the call returns. @throws IoError if it cannot be written.
     void record(const nlohmann::ordered_json& line);

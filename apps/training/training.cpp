@@ -751,7 +751,7 @@ void Run::resume()
                  "Transolver++'s noise, the run does not go on "
                  "exactly as it would have without the stop");
     }
-    log_.go_back_to(steps_done_, steps_per_epoch_);
+    log_.go_back_to(steps_done_, steps_per_epoch_, steps_done_ >= num_steps_limit());
 }
 
 /// Of data.sets; empty where they have none.

@@ -270,8 +270,8 @@ struct Installation {
         for (const auto key : {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
             for_all |= op.hasKernelForDispatchKey(key);
         }
-        if (!for_all) return;
         const auto name = full_name_of(op.operator_name());
+        if (!for_all || name == "aten::_sparse_addmm") return;  // which does no more than call addmm, that has a rule
         for (const auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparseCsrPrivateUse2}) {
             library(name, key).impl(name.substr(name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
         }

@@ -35,7 +35,7 @@ class BenchPlan(Case):
     def test_counts_one_message_a_layer_each_way_the_gradients_and_the_loss(self):
         plan = self.plan("--points", "8.8M", "--gpus", 8, *MODEL)
         step = plan["plans"][0]
-        self.assertEqual(step["messages"], 18)
+        self.assertEqual(step["messages"], 8 + 8 + 5 + 1)  # gradients of 14.7 MiB in messages of at most 4, which no parameter is cut for
         self.assertEqual(step["message_bytes"], 8 * 4 * (256 + 8) * 64 + 8 * 4 * 256 * 64 + 4 * plan["parameters"] + 16)
         self.assertAlmostEqual(sum(step["seconds"].values()) + step["message_seconds"], step["step_seconds"])
         self.assertEqual(self.plan("--points", "8.8M", "--gpus", 1, *MODEL)["plans"][0]["messages"], 0)

@@ -33,6 +33,7 @@ class Modes(Case):
     def results(self, run):
         """Losses and errors of every line, and the arrays of both checkpoints."""
         numbers = [(line["phase"], line.get("step"), line["loss"], line.get("metrics")) for line in self.lines(run) if "loss" in line]
+        numbers = [one for one in numbers[:-1] if one[0] != "test"] + numbers[-1:]   # a run that stopped and went on was tested twice
         folder = self.folder / "runs" / run / "checkpoints"
         return numbers, arrays_of(folder / "last.safetensors"), arrays_of(folder / "best.safetensors")
 

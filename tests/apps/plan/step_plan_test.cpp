@@ -92,8 +92,9 @@ TEST(StepPlan, HasMessagesOfTheSameSizeForAnyNumberOfPoints)
     const auto small = step_plan(model(), {.points = 1e5, .num_ranks = 4, .ghosts = {}}, rates),
                large = step_plan(model(), {.points = 1e8, .num_ranks = 4, .ghosts = {}}, rates);
     EXPECT_EQ(small.work.message_bytes(), large.work.message_bytes());
-    // One all-reduce a layer each way of 4 (C + H) M and 4 C M bytes, gradients once, the loss.
-    EXPECT_EQ(large.work.num_messages(), 8 + 8 + 1 + 1);
+    // One all-reduce a layer each way of 4 (C + H) M and 4 C M bytes, gradients of 14.7 MiB in messages of at
+    // most 4, which no parameter is cut for, the loss.
+    EXPECT_EQ(large.work.num_messages(), 8 + 8 + 5 + 1);
     std::int64_t parameters = 0;
     for (const auto size : model().parameters) parameters += size;
     EXPECT_EQ(large.work.message_bytes(), 8 * 4 * (256 + 8) * 64 + 8 * 4 * 256 * 64 + 4 * parameters + 16);

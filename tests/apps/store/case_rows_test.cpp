@@ -209,11 +209,13 @@ TEST_F(StoredCases, HaveTheVolumesOfSolidsAndNothingOfClouds)
     shards_ = prepare_shards(source_, {.folder = folder_ / "shards", .num_parts = 3});
     const auto of_cells = store();
     EXPECT_EQ(of_cells.measures.kind, MeasureKind::Volumes);
-    for (const auto value : MeasureFile(of_cells).values()) EXPECT_NEAR(value, 1, 1e-6) << "cubes of one size";
+    const MeasureFile volumes(of_cells);
+    for (const auto value : volumes.values()) EXPECT_NEAR(value, 1, 1e-6) << "cubes of one size";
     data_.on_cells = false;
     const auto of_points = store();
     double sum = 0;
-    for (const auto value : MeasureFile(of_points).values()) sum += of_points.measures.mean * value;
+    const MeasureFile shares(of_points);
+    for (const auto value : shares.values()) sum += of_points.measures.mean * value;
     EXPECT_NEAR(sum, of_cells.measures.mean * static_cast<double>(of_cells.num_rows), 1e-6 * sum) << "points share out all volume";
 
     mesh_ = random_cloud(40, 1);
