@@ -7,7 +7,7 @@
 namespace meshard {
 
 ShapeCoefficients::ShapeCoefficients(std::vector<std::vector<double>> numbers, std::vector<double> drag, std::vector<double> lift)
-    : numbers_(std::move(numbers)), drags_(std::move(drag)), lifts_(std::move(lift)), drag_(numbers_, drags_), lift_(numbers_, lifts_)
+    : numbers_(std::move(numbers)), drags_(std::move(drag)), lifts_(std::move(lift))
 {
 }
 
@@ -52,7 +52,8 @@ std::optional<ShapeCoefficients::Values> ShapeCoefficients::of(const ShapeSums& 
     if (!row) return std::nullopt;
     row->insert(row->end(), constants.begin(), constants.end());
     if (row->size() != numbers_.front().size()) return std::nullopt;  // of a checkpoint whose shapes had other numbers
-    return Values{drag_(*row), lift_(*row)};
+    if (!learnt_) learnt_ = std::make_shared<const Regressions>(Regressions{{numbers_, drags_}, {numbers_, lifts_}});
+    return Values{learnt_->drag(*row), learnt_->lift(*row)};
 }
 
 std::vector<double> constants_of_case(const DataConfig& data, const CaseSource& source)

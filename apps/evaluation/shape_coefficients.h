@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -42,7 +43,11 @@ private:
 
     std::vector<std::vector<double>> numbers_;  // of each training case: `shape_numbers`, then the constants
     std::vector<double> drags_, lifts_;
-    ShapeRegression drag_, lift_;
+
+    struct Regressions {
+        ShapeRegression drag, lift;
+    };
+    mutable std::shared_ptr<const Regressions> learnt_;  // when first asked for: of 200 cases that takes seconds
 };
 
 /// What the table of a case says in the columns of `data.constants`.
