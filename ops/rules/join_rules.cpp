@@ -82,10 +82,11 @@ void join(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-/// repeat(self, repeats): the result has one more block of the cut rows for every repetition.
+/// repeat(self, repeats): the result has one more block of the cut rows for every repetition. Pending sums are added up first, as in `expand`.
 void repeat(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
+    if (spec_of(tensor)->has_partial()) call.reduce({tensor});
     const auto repeats = call.arg(1).toIntVector();
     const auto added = static_cast<std::int64_t>(repeats.size()) - tensor.dim();
     auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim + added; });

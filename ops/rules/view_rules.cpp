@@ -210,10 +210,11 @@ void permute(RuleCall& call)
     permute_to(call, order);
 }
 
-/// expand(self, size, implicit)
+/// expand(self, size, implicit). Pending sums are added up before they are repeated: later, where they meet a cut tensor, the message would carry them as often.
 void expand(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
+    if (spec_of(tensor)->has_partial()) call.reduce({tensor});
     auto shape = call.arg(1).toIntVector();
     const auto added = static_cast<std::int64_t>(shape.size()) - tensor.dim();
     std::vector<std::int64_t> strides(shape.size(), 0), repeated;

@@ -172,5 +172,23 @@ TEST(Reductions, GatherNoRows)
     });
 }
 
+/// What a normalisation over cut rows sends, forward and backward: the sums, however many rows there are.
+TEST(Reductions, AreAddedUpBeforeTheyAreRepeated)
+{
+    run_ranks(3, [](const auto& mesh) {
+        const auto bytes = [&](std::int64_t rows, const auto& normalised) {
+            const auto x = from_local(at::rand({rows, 6}, at::kDouble) + 1, mesh, {Shard(0)}).requires_grad_();
+            mesh->counter().reset();
+            const auto y = normalised(x);
+            (y * y).sum().backward();
+            return mesh->counter().total_bytes();
+        };
+        const auto divided = [](const at::Tensor& x) { return x / x.sum(0, true); };
+        const auto repeated = [](const at::Tensor& x) { return x * x.sum(0, true).expand({x.size(0), -1}) + x.sum(0, true).repeat({x.size(0), 1}); };
+        EXPECT_EQ(bytes(2, divided), bytes(500, divided));
+        EXPECT_EQ(bytes(2, repeated), bytes(500, repeated));
+    });
+}
+
 }  // namespace
 }  // namespace meshard
