@@ -6,6 +6,7 @@
 #   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
 #   bash apps/setup.sh --nvcc     and NVIDIA's compiler, for the kernels of GPUs (0.2 GB); --cuda brings it, too
 #   bash apps/setup.sh --python   and what `import torch` wants in that environment, for `import meshard` and its tests (0.2 GB)
+#   bash apps/setup.sh --peers    the same, and libraries whose models these tests cut: PhysicsNeMo, timm, PyTorch Geometric (0.6 GB)
 #   bash apps/setup.sh --torch 2.15   LibTorch 2.15 in place of 2.11, into build/venv-2.15
 #   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
 #
@@ -22,16 +23,18 @@ torch_minor=2.11
 with_cuda=no
 with_nvcc=no
 with_python=no
+with_peers=no
 with_vtk=yes
 while [ $# -gt 0 ]; do
   case "$1" in
     --cuda) with_cuda=yes; with_nvcc=yes ;;
     --nvcc) with_nvcc=yes ;;
     --python) with_python=yes ;;
+    --peers) with_python=yes; with_peers=yes ;;
     --torch) torch_minor=${2:-}; shift ;;
     --no-vtk) with_vtk=no ;;
-    -h|--help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) echo "setup.sh: unknown option '$1'. Known: --cuda, --nvcc, --python, --torch, --no-vtk, --help." >&2; exit 2 ;;
+    -h|--help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "setup.sh: unknown option '$1'. Known: --cuda, --nvcc, --python, --peers, --torch, --no-vtk, --help." >&2; exit 2 ;;
   esac
   [ $# -eq 0 ] || shift
 done
@@ -117,6 +120,19 @@ if [ "$with_python" = yes ] && [ ! -f "$stamp" ]; then
   # torch is linked against CUDA libraries that nothing on a CPU calls: empty ones stand in for them.
   if [ "$with_cuda" = no ]; then "$python" "$root/apps/python/absent_cuda.py" "$venv"/lib/python3*/site-packages >/dev/null; fi
   "$venv/bin/python3" -c 'import torch' || fail "$venv/bin/python3 cannot import torch, see above."
+  touch "$stamp"
+fi
+
+# --- models of other libraries, for the tests -----------------------------------------------------------------------------
+stamp="$venv/.meshard-peers-$torch_version-1"
+if [ "$with_peers" = yes ] && [ ! -f "$stamp" ]; then
+  [ "$torch_minor" = 2.11 ] || fail "--peers is for torch 2.11: there is no torchvision for $torch_version, which timm imports."
+  say "installing PhysicsNeMo, timm and PyTorch Geometric into $venv (0.6 GB)"
+  # Those that ask for torch come without what they ask for, which would bring torch's CUDA libraries.
+  { "$venv/bin/pip" install -q einops jaxtyping treelib huggingface_hub gitpython pandas h5py warp-lang nvtx s3fs termcolor importlib-metadata omegaconf \
+      orjson cloudpickle pyvers pillow requests pyparsing xxhash "fsspec>=2026.4" &&
+    "$venv/bin/pip" install -q --no-deps "nvidia-physicsnemo==2.2.2" "timm==1.0.31" "torchvision==0.26.0" tensordict torch_geometric; } ||
+    fail "pip could not install them. Is there a network? For a mirror set PIP_INDEX_URL."
   touch "$stamp"
 fi
 

@@ -2,7 +2,8 @@
 # Sets up, builds and tests: `bash tests/run.sh [ctest options]`, e.g. `bash tests/run.sh -L partition`.
 # Before ctest's last lines stand the total time, the slowest tests, and what was skipped and why.
 # MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once, MESHARD_PYTHON a Python with torch, for the tests of
-# `import meshard`; `bash tests/run.sh --python [ctest options]` completes that of the virtual environment, which later runs use, too.
+# `import meshard`; `bash tests/run.sh --python [ctest options]` completes that of the virtual environment, which later runs use, too; with --peers
+# instead it also has the models of other libraries that these tests cut.
 # `bash tests/run.sh --torch 2.15 --python [ctest options]` does all with torch 2.15, in folders of its own.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,7 +13,7 @@ jobs=${MESHARD_JOBS:-$(nproc)}
 setup=(--nvcc)
 while true; do
   case "${1:-}" in
-    --python) setup+=(--python); shift ;;
+    --python | --peers) setup+=("$1"); shift ;;
     --torch)
       setup+=(--torch "$2")
       build=${MESHARD_BUILD:-$root/build/release-$2}
