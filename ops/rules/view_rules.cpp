@@ -210,7 +210,8 @@ void permute(RuleCall& call)
     permute_to(call, order);
 }
 
-/// expand(self, size, implicit). Pending sums are added up before they are repeated: later, where they meet a cut tensor, the message would carry them as often.
+/// expand(self, size, implicit). Pending sums are added up before they are repeated: later, where they meet a cut tensor, the message would carry them as
+/// often.
 void expand(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
