@@ -26,15 +26,17 @@ std::map<const DeviceMesh*, Notes>& all_notes()
 
 }  // namespace
 
-void remember_cut(const RuleCall& call, const at::Tensor& tensor)
+void remember_cut(const at::Tensor& tensor)
 {
-    if (!is_sharded(tensor) || !tensor.requires_grad() || !spec_of(tensor)->has_shard() || spec_of(tensor)->has_partial()) return;
+    if (!is_sharded(tensor) || !tensor.requires_grad()) return;
+    const auto& spec = *spec_of(tensor);
+    if (!spec.has_shard() || spec.has_partial()) return;
     const std::lock_guard lock(mutex);
     std::erase_if(all_notes(), [](const auto& entry) { return entry.second.mesh.expired(); });
-    auto& notes = all_notes()[call.device_mesh().get()];
-    notes.mesh = call.device_mesh();
+    auto& notes = all_notes()[spec.device_mesh.get()];
+    notes.mesh = spec.device_mesh;
     if (notes.layouts.size() >= kMaxNotes) notes.layouts.clear();
-    notes.layouts[tensor.sizes().vec()] = layouts_of(call, tensor);
+    notes.layouts[tensor.sizes().vec()] = spec.axes;
 }
 
 std::optional<AxisLayouts> recall_cut(const RuleCall& call, c10::IntArrayRef sizes)

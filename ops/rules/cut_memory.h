@@ -10,7 +10,7 @@ namespace meshard {
 /// Stores the layout of the input of a selection (slice, select, max along a dimension). Its backward operator gets the sizes of that input but not its layout.
 /// Forward rules store it here, and backward rules give their result the same layout, so that no redistribution is needed where gradients are added. Every
 /// layout would be correct: this one is the cheapest. One entry for each device mesh and sizes, the latest; the same on every rank.
-void remember_cut(const RuleCall& call, const at::Tensor& tensor);
+void remember_cut(const at::Tensor& tensor);
 
 /// The layouts stored last for these sizes, if any.
 std::optional<AxisLayouts> recall_cut(const RuleCall& call, c10::IntArrayRef sizes);

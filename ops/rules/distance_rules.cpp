@@ -50,7 +50,7 @@ std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, cons
     return d;
 }
 
-/// _cdist_forward(x1, x2, p, compute_mode)
+/// _cdist_forward(x1, x2, p, compute_mode), and _euclidean_dist(x1, x2), which cdist calls in its place for norm 2 and more than 25 rows
 void distances(RuleCall& call)
 {
     const auto left = call.tensor(0), right = call.tensor(1);
@@ -76,7 +76,7 @@ void distances_backward(RuleCall& call)
     call.run({call.spec(way->left_gradient)});
 }
 
-const RuleRegistration r_distances("distances", {"aten::_cdist_forward"}, distances);
+const RuleRegistration r_distances("distances", {"aten::_cdist_forward", "aten::_euclidean_dist"}, distances);
 const RuleRegistration r_distances_backward("distances", {"aten::_cdist_backward"}, distances_backward);
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that concatenate tensors, or copies of one.
 #include "ops/rules/rank_parts.h"
+#include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
 
@@ -98,6 +99,27 @@ void repeat(RuleCall& call)
     call.make_local();
     call.run({call.spec(axes)});
 }
+
+/// cat without boxes, of tensors that all have the same layout, along a dimension that every rank holds whole.
+std::optional<at::Tensor> direct_cat(const at::ITensorListRef& tensors, std::int64_t dim)
+{
+    const SpecPtr* spec = nullptr;
+    std::int64_t num_dims = 0;
+    std::vector<at::Tensor> locals;
+    locals.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) {
+        if (!is_ready(tensor)) return std::nullopt;
+        const auto& own = spec_of(tensor);
+        if (spec && (tensor.dim() != num_dims || !(own == *spec || *own == **spec))) return std::nullopt;
+        spec = &own;
+        num_dims = tensor.dim();
+        locals.push_back(local_of(tensor));
+    }
+    if (!spec || dim < -num_dims || dim >= num_dims || (*spec)->axis_of_dim(from_front(dim, num_dims)) >= 0) return std::nullopt;
+    return fresh(at::cat(locals, dim), *spec);
+}
+
+const DirectRegistration d_cat = direct_kernel<at::_ops::cat, &direct_cat>(join);
 
 const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, join);
 const RuleRegistration r_repeat("views", {"aten::repeat"}, repeat);

@@ -2,6 +2,7 @@
 // Parts of a dimension: slices, chunks, single entries, and their gradients. A slice of a cut dimension is each rank's slice of its own rows; a
 // single entry of one is sent by its owner.
 #include "ops/rules/cut_memory.h"
+#include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -97,7 +98,7 @@ void slice(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     if (has_blocks(layouts_of(call, tensor), dim) || call.arg(4).toInt() < 1) return gathered_rule(call);
-    remember_cut(call, tensor);
+    remember_cut(tensor);
     call.finish({sliced(call, tensor, clamped(dim, optional_int(call.arg(2)), optional_int(call.arg(3)), call.arg(4).toInt(), tensor.size(dim)))});
 }
 
@@ -119,7 +120,7 @@ void split(RuleCall& call)
         for (const auto size : sizes) sum += size;
         if (sum != length) return gathered_rule(call);  // the operator's own message
     }
-    remember_cut(call, tensor);
+    remember_cut(tensor);
     c10::List<at::Tensor> parts;
     std::int64_t start = 0;
     for (const auto size : sizes) {
@@ -149,7 +150,7 @@ void select(RuleCall& call)
     const auto index = from_front(call.arg(2).toInt(), tensor.size(dim));
     auto axes = layouts_of(call, tensor);
     if (has_blocks(axes, dim) || index < 0 || index >= tensor.size(dim)) return gathered_rule(call);
-    remember_cut(call, tensor);
+    remember_cut(tensor);
     auto strides = tensor.strides().vec();
     strides.erase(strides.begin() + dim);
     const auto cutting = axes_cutting(call, tensor, {dim});
@@ -182,7 +183,7 @@ void unbind(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
-    remember_cut(call, tensor);
+    remember_cut(tensor);
     auto strides = tensor.strides().vec();
     strides.erase(strides.begin() + dim);
     const auto spec = call.spec(without_dim(layouts_of(call, tensor), dim));
@@ -399,6 +400,68 @@ void as_strided(RuleCall& call)
     }
     call.finish({tensor.unfold(last, size.back(), stride[last]).narrow(last, 0, size[last])});
 }
+
+// --- parts of a dimension that every rank holds whole, without boxes -------------------------------------------------
+
+bool is_whole(const at::Tensor& tensor, std::int64_t dim)
+{
+    return spec_of(tensor)->axis_of_dim(dim) < 0;
+}
+
+/// Counted from the front; none where there is no such dimension, about which the operator has a message of its own.
+std::optional<std::int64_t> existing_dim(std::int64_t dim, std::int64_t num_dims)
+{
+    return dim < -num_dims || dim >= num_dims ? std::nullopt : std::make_optional(from_front(dim, num_dims));
+}
+
+std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, std::optional<c10::SymInt> start, std::optional<c10::SymInt> end,
+                                       c10::SymInt step)
+{
+    const auto d = existing_dim(dim, x.dim());
+    const auto every = step.maybe_as_int();
+    if (!d || !every || *every < 1 || !is_ready(x) || !is_whole(x, *d)) return std::nullopt;
+    remember_cut(x);
+    at::DimVector strides(x.strides());
+    strides[*d] *= *every;
+    auto result = wrap(local_of(x).slice_symint(*d, std::move(start), std::move(end), *every), spec_of(x), strides);
+    share_memory(x, {c10::IValue(result)});
+    return result;
+}
+
+std::optional<at::Tensor> direct_select(const at::Tensor& x, std::int64_t dim, c10::SymInt index)
+{
+    const auto d = existing_dim(dim, x.dim());
+    const auto at = index.maybe_as_int();
+    if (!d || !at || *at < -x.size(*d) || *at >= x.size(*d) || !is_ready(x) || !is_whole(x, *d)) return std::nullopt;
+    remember_cut(x);
+    at::DimVector strides(x.strides());
+    strides.erase(strides.begin() + *d);
+    const auto& spec = spec_of(x);
+    const bool moves_cuts = std::any_of(spec->axes.begin(), spec->axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim > *d; });
+    auto result = wrap(local_of(x).select(*d, *at), moves_cuts ? make_spec(spec->device_mesh, without_dim(spec->axes, *d)) : spec, strides);
+    share_memory(x, {c10::IValue(result)});
+    return result;
+}
+
+/// Of a gradient that is cut on every axis: then it has the cuts of the whole.
+std::optional<at::Tensor> direct_slice_backward(const at::Tensor& gradient, c10::SymIntArrayRef input_sizes, std::int64_t dim, c10::SymInt start,
+                                                c10::SymInt end, c10::SymInt step)
+{
+    const auto sizes = c10::asIntArrayRefSlowOpt(input_sizes);
+    const auto d = existing_dim(dim, gradient.dim());
+    if (!sizes || !d || !is_ready(gradient) || !is_whole(gradient, *d)) return std::nullopt;
+    const auto& spec = spec_of(gradient);
+    auto own = at::DimVector(*sizes);
+    for (const auto& axis : spec->axes) {
+        if (!axis.is_shard()) return std::nullopt;
+        own[axis.placement.dim] = local_of(gradient).size(axis.placement.dim);
+    }
+    return fresh(at::slice_backward_symint(local_of(gradient), c10::fromIntArrayRefSlow(own), *d, std::move(start), std::move(end), std::move(step)), spec);
+}
+
+const DirectRegistration d_slice = direct_kernel<at::_ops::slice_Tensor, &direct_slice>(slice);
+const DirectRegistration d_select = direct_kernel<at::_ops::select_int, &direct_select>(select);
+const DirectRegistration d_slice_backward = direct_kernel<at::_ops::slice_backward, &direct_slice_backward>(slice_backward);
 
 const RuleRegistration r_slice("views", {"aten::slice"}, slice);
 const RuleRegistration r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}, split);

@@ -38,6 +38,14 @@ CALLS = {
     "sums": [lambda x, d=d, k=k: x.sum(d, keepdim=k) for d in (0, 1, 2, -1, (0, 1), (0, 2), (1, 2), (0, 1, 2)) for k in (False, True)],
     "views": [lambda x, s=s: x.view(s) for s in ((7, 24), (-1, 4, 2, 3), (28, 6), (7, 4, 6, 1), (1, 7, 4, 6), (7, 1, 24), (168,), (7, 4, 1, 6))],
     "transposes": [lambda x: x.transpose(0, 1), lambda x: x.transpose(-1, 1), lambda x: rows(x).t(), lambda x: x.detach()],
+    "parts": [lambda x, p=p: x[p] for p in (slice(1, 4), (..., slice(None, 4)), (..., slice(1, None, 2)), (..., slice(-3, 99)), (..., slice(5, 2)), (slice(None), slice(1, 3)), 2,
+                                            (slice(None), 1), (..., -2), (slice(None), slice(None, None, 3), 5))],
+    "gradients of parts": [lambda x, d=d: aten.slice_backward(x, [n + 3 if i == d else n for i, n in enumerate(x.shape)], d, 2, x.shape[d] + 2, 1) for d in (0, 1, 2)] +
+                          [lambda x: aten.slice_backward(x, [7, 8, 6], 1, 0, 8, 2), lambda x: aten.slice_backward(x.sum(0), [4, 9], -1, 1, 7, 1),
+                           lambda x: aten.slice_backward(x.transpose(0, 2), [6, 4, 9], 2, 0, 7, 1)],
+    "joins": [lambda x, d=d: torch.cat([x, x * 2, x], d) for d in (0, 1, 2, -1)] +
+             [lambda x: torch.cat([x, x[..., :2]], -1), lambda x: torch.cat([x, torch.ones(7, 4, 2)], 2), lambda x: torch.cat([x.sum(0), x.sum(0) * 2], 1),
+              lambda x: torch.cat([x.transpose(1, 2), x.transpose(1, 2).double()], 1), lambda x: torch.cat([x, torch.ones(0)], 2)],
     "softmax": [lambda x, d=d: x.softmax(d) for d in (0, 1, 2)] + [lambda x, d=d: x.log_softmax(d) for d in (0, 1, 2)] +
                [lambda x: aten._softmax_backward_data(x, x.softmax(2), 2, x.dtype)],
     "layer_norm": [lambda x: aten.native_layer_norm(x, [6], line, line, 1e-5), lambda x: aten.native_layer_norm(x, [4, 6], None, None, 1e-5), layer_norm_backward],

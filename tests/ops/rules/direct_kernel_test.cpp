@@ -71,6 +71,27 @@ std::vector<std::pair<const char*, DirectCall>> direct_calls()
              return std::vector{x.view({7, 24}),   x.view({-1, 4, 2, 3}), x.view({28, 6}), x.view({7, 4, 6, 1}),
                                 x.transpose(0, 1), x.transpose(-1, 1),    x.detach()};
          }},
+        {"parts",
+         [](const at::Tensor& x) {
+             return std::vector{x.slice(0, 1, 4),    x.slice(1, 1, 3), x.slice(2, 0, 6, 2),
+                                x.slice(-1, -3, 99), x.slice(2, 5, 2), x.select(0, 2),
+                                x.select(1, -1),     x.select(2, 5),   x.slice(1, 0, 4, 3).select(2, 1)};
+         }},
+        {"gradients of parts",
+         [](const at::Tensor& x) {
+             return std::vector{at::slice_backward(x, {7, 4, 9}, 2, 1, 7, 1), at::slice_backward(x, {7, 8, 6}, 1, 0, 8, 2),
+                                at::slice_backward(x, {12, 4, 6}, 0, 5, 12, 1), at::slice_backward(x.sum(0), {4, 9}, -1, 1, 7, 1)};
+         }},
+        {"joins",
+         [](const at::Tensor& x) {
+             return std::vector{at::cat({x, x * 2}, 0),
+                                at::cat({x, x * 2}, 1),
+                                at::cat({x, x * 2, x}, -1),
+                                at::cat({x, x.slice(2, 0, 2)}, 2),
+                                at::cat({x, x.sum() * at::ones({7, 4, 1})}, 2),
+                                at::cat({x.sum(0), x.sum(0)}, 1),
+                                at::cat({x, x.to(at::kDouble)}, 1)};
+         }},
         {"softmax",
          [](const at::Tensor& x) {
              return std::vector{x.softmax(2), x.softmax(0), x.log_softmax(1), at::_softmax_backward_data(x, x.softmax(2), 2, x.scalar_type())};

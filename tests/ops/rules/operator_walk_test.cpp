@@ -227,7 +227,8 @@ std::vector<Sample> samples_by_hand()
     add("transposed convolution", {image, {4, 2, 3, 3}, {2}}, [](auto& x) { return Tensors{at::conv_transpose2d(x[0], x[1], x[2], 2, 1, 1)}; });
     add("traced convolution", {image, {6, 4, 3, 3}},
         [](auto& x) { return Tensors{at::_convolution(x[0], x[1], {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true, true)}; });
-    add("distances", {{2, 10, 3}, {2, 6, 3}}, [](auto& x) { return Tensors{at::cdist(x[0], x[1], 2, 2), at::cdist(x[0], x[1], 1)}; });
+    add("distances", {{2, 10, 3}, {2, 6, 3}},
+        [](auto& x) { return Tensors{at::cdist(x[0], x[1], 2, 2), at::cdist(x[0], x[1] + 3, 2, 1), at::cdist(x[0], x[1], 1)}; });
     add("nearest", {line}, [](auto& x) {
         return Tensors{at::upsample_nearest1d(x[0], {15}), at::_upsample_nearest_exact1d(x[0], {15}), at::upsample_linear1d(x[0], {15}, false)};
     });

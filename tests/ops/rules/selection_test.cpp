@@ -107,12 +107,13 @@ TEST(Distances, EqualThePlainOperators)
         [](Draw& draw) {
             const auto batch = draw.integer(1, 3), p = draw.integer(1, 6), r = draw.integer(1, 6), m = draw.integer(1, 4);
             const auto norm = draw.pick(std::vector<double>{0.5, 1, 2, 3, INFINITY});
-            return RuleCase{"cdist of norm " + std::to_string(norm),
-                            {draw.values({batch, p, m}), draw.values({batch, r, m})},
-                            [=](const Tensors& x) { return Tensors{at::cdist(x[0], x[1], norm, 2)}; },
+            const auto mode = draw.integer(1, 2);  // norm 2 by products, or never
+            return RuleCase{"cdist of norm " + std::to_string(norm) + " in mode " + std::to_string(mode),
+                            {draw.values({batch, p, m}), draw.values({batch, r, m}) + 3},
+                            [=](const Tensors& x) { return Tensors{at::cdist(x[0], x[1], norm, mode)}; },
                             {}};
         },
-        {.num_cases = 200, .gathers = {{"aten::_cdist_forward", "second", kTwoAxes}}});
+        {.num_cases = 300, .gathers = {{"aten::_cdist_forward|aten::_euclidean_dist|aten::view", "second", kTwoAxes}}});
 }
 
 TEST(Fourier, EqualsThePlainOperators)
