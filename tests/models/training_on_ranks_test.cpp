@@ -80,7 +80,9 @@ TEST(TrainingOnRanks, GivesTheSameBitsAgain)
         run_ranks(3, [&](const auto& mesh) {
             const auto found = training.losses(10, mesh, {20, 30, 10});
             if (mesh->coordinate(0) == 0 && run == 0) first = found;
-            if (run == 1) EXPECT_EQ(found, first);
+            if (run == 1) {
+                EXPECT_EQ(found, first);
+            }
         });
     }
 }
