@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/attention/attention_block.h"
 
+#include "ops/attention/piece_kernel.h"
 #include "sharding/ranks/parallel_for.h"
 
 #include <ATen/ATen.h>
@@ -61,29 +62,23 @@ at::Tensor mask_part(const at::Tensor& mask, const Rectangle& part, std::int64_t
     return tile;
 }
 
-at::Tensor added_mask(const at::Tensor& mask, at::ScalarType type)
+std::int64_t memory_of(const at::Tensor& tensor)
 {
-    if (!mask.defined() || mask.scalar_type() != at::kBool) return mask;
-    return at::zeros(mask.sizes(), mask.options().dtype(type)).masked_fill_(mask.logical_not(), kMinusInfinity);
+    return static_cast<std::int64_t>(tensor.storage().nbytes() / tensor.itemsize());
 }
 
-/// LibTorch's fused kernel: no weights in memory, one type for all, values as wide as keys, no gradient of the mask.
-bool is_fused(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& values, bool wants_mask_gradient)
+/// The kernel for all pieces of keys that these queries meet.
+PieceKernel piece_kernel(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask,
+                         bool wants_mask_gradient)
 {
-    return queries.is_cpu() && settings.dropout == 0 && !wants_mask_gradient && queries.size(3) == values.size(3) && queries.size(3) > 0 &&
-           queries.size(0) > 0 && queries.size(1) > 0;
+    return choose_piece_kernel({queries.device().type(), queries.scalar_type(), queries.size(0), queries.size(1), queries.size(3), values.size(3),
+                                std::max({memory_of(queries), memory_of(keys), memory_of(values)}),
+                                mask.defined() ? std::make_optional(mask.scalar_type()) : std::nullopt, settings.dropout > 0, wants_mask_gradient});
 }
 
 at::Tensor dense_rows(const at::Tensor& tensor)
 {
     return tensor.size(3) > 1 && tensor.stride(3) != 1 ? tensor.contiguous() : tensor;
-}
-
-/// Of the query heads that share each key head, the `member`th: (B, K, R, X), a view. Masks and alike may have a single head.
-at::Tensor group_member(const at::Tensor& tensor, std::int64_t key_heads, std::int64_t member)
-{
-    if (tensor.size(1) == 1 || tensor.size(1) == key_heads) return tensor;
-    return tensor.unflatten(1, {key_heads, tensor.size(1) / key_heads}).select(2, member);
 }
 
 /// Spreads the bits of x; the finishing step of SplitMix64 (Steele, Lea and Flood 2014).
@@ -154,75 +149,18 @@ struct ScoreTile {
     }
 };
 
+/// Number of rows for which a mask of the rectangle has at most 2^27 numbers: a kernel takes its part as a copy.
+std::int64_t masked_rows(const at::Tensor& mask, const Rectangle& part)
+{
+    if (!mask.defined() || mask.size(2) == 1) return part.rows;
+    return std::max<std::int64_t>(16, (std::int64_t{1} << 27) / std::max<std::int64_t>(1, mask.size(0) * mask.size(1) * part.columns));
+}
+
 /// Number of rows for which the scores of a tile are about 2^20 numbers, which fit a cache; on a device, where each operator is a launch, 2^24.
 std::int64_t tile_rows(const at::Tensor& queries, std::int64_t columns)
 {
     const auto row = std::max<std::int64_t>(1, queries.size(0) * queries.size(1) * columns);
     return std::max<std::int64_t>(16, (std::int64_t{1} << (queries.is_cpu() ? 20 : 24)) / row);
-}
-
-/// Softmax of one rectangle times the values, by the fused kernel: (B, H, R, E) and (B, H, R).
-std::pair<at::Tensor, at::Tensor> fused_forward(const AttentionSettings& settings, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                const at::Tensor& mask, bool triangular)
-{
-    const auto key_heads = k.size(1), members = q.size(1) / key_heads;
-    const auto bias = added_mask(mask, q.scalar_type());
-    std::vector<at::Tensor> outputs, sums;
-    for (std::int64_t g = 0; g < members; ++g) {
-        std::optional<at::Tensor> part;
-        if (bias.defined()) part = group_member(bias, members > 1 ? key_heads : bias.size(1), g);
-        auto [output, sum] =
-            at::_scaled_dot_product_flash_attention_for_cpu(members > 1 ? group_member(q, key_heads, g) : q, k, v, 0.0, triangular, part, settings.scale);
-        outputs.push_back(output);
-        sums.push_back(sum);
-    }
-    auto output = members > 1 ? at::stack(outputs, 2).flatten(1, 2) : outputs[0];
-    auto sum = members > 1 ? at::stack(sums, 2).flatten(1, 2) : sums[0];
-    if (bias.defined()) sum = sum.masked_fill(bias.amax(-1) == kMinusInfinity, kMinusInfinity);  // the kernel returns 0 for rows without any key
-    return {output, sum};
-}
-
-/// The fused backward pass of some heads of some batches at a time, since its results need memory before they are added.
-void fused_backward_part(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                         bool triangular, const AttentionGradients& gradients)
-{
-    const auto key_heads = k.size(1), members = queries.queries.size(1) / key_heads;
-    for (std::int64_t g = 0; g < members; ++g) {
-        const auto member = [&](const at::Tensor& x) { return members > 1 ? group_member(x, key_heads, g) : x; };
-        std::optional<at::Tensor> part;
-        if (bias.defined()) part = member(bias);
-        const auto sum = members > 1 ? queries.log_sum_exp.unflatten(1, {key_heads, members}).select(2, g) : queries.log_sum_exp;
-        const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(member(queries.output_gradient), member(queries.queries), k, v,
-                                                                                           member(queries.output), sum, 0.0, triangular, part, settings.scale);
-        if (gradients.queries.defined()) member(gradients.queries).add_(dq);
-        if (gradients.keys.defined()) gradients.keys.add_(dk);
-        if (gradients.values.defined()) gradients.values.add_(dv);
-    }
-}
-
-void fused_backward(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
-                    bool triangular, const AttentionGradients& gradients)
-{
-    constexpr std::int64_t kNumbers = 1 << 16;  // of gradients at a time, but one head of one batch a thread at least
-    const auto batches = k.size(0), key_heads = k.size(1), members = queries.queries.size(1) / key_heads, threads = std::int64_t{at::get_num_threads()};
-    const auto a_head = queries.queries.size(2) * k.size(3) + k.size(2) * (k.size(3) + v.size(3));
-    const auto num_heads = std::clamp(std::max(kNumbers / a_head, threads), std::int64_t{1}, key_heads);
-    const auto num_batches = num_heads < key_heads ? 1 : std::clamp(std::max(kNumbers / a_head, threads) / key_heads, std::int64_t{1}, batches);
-    const auto bias = added_mask(mask, k.scalar_type());
-    for (std::int64_t b = 0; b < batches; b += num_batches) {
-        for (std::int64_t h = 0; h < key_heads; h += num_heads) {
-            const auto part = [&](const at::Tensor& x, std::int64_t heads_of_one) {
-                if (!x.defined()) return x;
-                auto piece = x.size(0) > 1 ? x.narrow(0, b, std::min(num_batches, batches - b)) : x;
-                return piece.size(1) > 1 ? piece.narrow(1, h * heads_of_one, std::min(num_heads, key_heads - h) * heads_of_one) : piece;
-            };
-            fused_backward_part(settings,
-                                {part(queries.queries, members), part(queries.output_gradient, members), part(queries.output, members),
-                                 part(queries.log_sum_exp, members), queries.rows},
-                                part(k, 1), part(v, 1), part(bias, members), triangular,
-                                {part(gradients.queries, members), part(gradients.keys, 1), part(gradients.values, 1), at::Tensor()});
-        }
-    }
 }
 
 void tile_backward(const ScoreTile& tile, const AttentionQueries& queries, const AttentionGradients& gradients)
@@ -262,6 +200,12 @@ at::ScalarType attention_sum_type(at::ScalarType type)
     return type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+std::int64_t piece_rows(const at::Tensor& keys, std::int64_t on_cpus)
+{
+    constexpr std::int64_t kOnDevices = 16384;
+    return keys.is_cpu() ? on_cpus : kOnDevices;
+}
+
 AttentionSum::AttentionSum(const AttentionSettings& settings, at::Tensor queries, RowRange rows)
     : settings_(settings), queries_(dense_rows(queries)), rows_(rows)
 {
@@ -281,11 +225,12 @@ void AttentionSum::merge(const at::Tensor& output, const at::Tensor& log_sum_exp
     const auto rows = output.size(2);
     const auto type = attention_sum_type(queries_.scalar_type());
     if (!output_.defined() && rows == queries_.size(2)) {
-        output_ = output.to(type);
+        output_ = output;  // as it is: nothing may follow
         log_sum_exp_ = log_sum_exp.to(type);
         return;
     }
     start(output.size(3));
+    output_ = output_.to(type);
     auto sum = log_sum_exp_.narrow(2, row, rows);
     const auto weight = at::sigmoid(log_sum_exp - sum).masked_fill_(log_sum_exp == kMinusInfinity, 0);
     output_.narrow(2, row, rows).lerp_(output.to(type), weight.unsqueeze(3));
@@ -295,15 +240,15 @@ void AttentionSum::merge(const at::Tensor& output, const at::Tensor& log_sum_exp
 void AttentionSum::add(const at::Tensor& all_keys, const at::Tensor& all_values, RowRange columns, const at::Tensor& mask, std::int64_t first_masked)
 {
     const auto keys = dense_rows(all_keys), values = dense_rows(all_values);
+    const auto kernel = piece_kernel(settings_, queries_, keys, values, mask, false);
     for (const auto& part : rectangles(rows_, columns, settings_.causal)) {
-        const bool fused = is_fused(settings_, queries_, values, false);
-        for (const auto& slice : row_slices(part, fused ? part.rows : tile_rows(queries_, part.columns))) {
+        for (const auto& slice : row_slices(part, kernel == PieceKernel::Tiles ? tile_rows(queries_, part.columns) : masked_rows(mask, part))) {
             const auto q = queries_.narrow(2, slice.row, slice.rows);
             const auto k = keys.narrow(2, slice.column, slice.columns), v = values.narrow(2, slice.column, slice.columns);
             const auto bias = mask_part(mask, slice, columns.start + slice.column - first_masked);
-            if (fused) {
-                const auto [output, sum] = fused_forward(settings_, q, k, v, bias, slice.triangular);
-                merge(output, sum, slice.row);
+            if (kernel != PieceKernel::Tiles) {
+                const auto found = attend_to_piece(kernel, {q, k, v, bias, settings_.scale, slice.triangular});
+                merge(found.output, found.log_sum_exp, slice.row);
                 continue;
             }
             const ScoreTile tile{settings_,       q, k, v, bias, {rows_.start + slice.row, slice.rows}, {columns.start + slice.column, slice.columns},
@@ -335,12 +280,13 @@ AttentionQueries AttentionQueries::narrow(std::int64_t row, std::int64_t length)
 void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& all_keys, const at::Tensor& all_values,
                              RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients)
 {
-    constexpr std::int64_t kFusedRows = 2048;  // limits the size of the kernel's results for the queries
     const auto keys = dense_rows(all_keys), values = dense_rows(all_values);
-    const bool fused = is_fused(settings, queries.queries, values, gradients.mask.defined());
+    const auto kernel = piece_kernel(settings, queries.queries, keys, values, mask, gradients.mask.defined());
+    const auto most_rows = piece_rows(keys, 2048);  // limits the size of a kernel's results for the queries
     for (const auto& part : rectangles(queries.rows, columns, settings.causal)) {
-        // A triangle is not cut for the fused kernel, which skips its empty half.
-        const auto length = fused ? part.triangular ? part.rows : kFusedRows : tile_rows(queries.queries, part.columns);
+        auto length = std::min(most_rows, masked_rows(mask, part));
+        if (part.triangular) length = part.rows;  // kernels skip its empty half
+        if (kernel == PieceKernel::Tiles) length = tile_rows(queries.queries, part.columns);
         for (const auto& slice : row_slices(part, length)) {
             const auto tile_queries = queries.narrow(slice.row, slice.rows);
             const auto k = keys.narrow(2, slice.column, slice.columns), v = values.narrow(2, slice.column, slice.columns);
@@ -348,8 +294,8 @@ void add_attention_gradients(const AttentionSettings& settings, const AttentionQ
             const AttentionGradients tile_gradients{narrowed(gradients.queries, slice.row, slice.rows), narrowed(gradients.keys, slice.column, slice.columns),
                                                     narrowed(gradients.values, slice.column, slice.columns),
                                                     mask_part(gradients.mask, slice, columns.start + slice.column - first_masked)};
-            if (fused) {
-                fused_backward(settings, tile_queries, k, v, bias, slice.triangular, tile_gradients);
+            if (kernel != PieceKernel::Tiles) {
+                add_piece_gradients(kernel, {tile_queries.queries, k, v, bias, settings.scale, slice.triangular}, tile_queries, tile_gradients);
             } else {
                 tile_backward({settings, tile_queries.queries, k, v, bias, tile_queries.rows, {columns.start + slice.column, slice.columns}, slice.triangular},
                               tile_queries, tile_gradients);

@@ -46,7 +46,8 @@ public:
     /// Adds a part of the sum that another rank has computed, for the queries from `row` on.
     void merge(const at::Tensor& output, const at::Tensor& log_sum_exp, std::int64_t row);
 
-    /// (B, H, L, E) and log-sum-exp (B, H, L), in float, or in double for double. Rows without any key: zero and minus infinity.
+    /// (B, H, L, E) in float, in double for double, or in the type of the queries where one kernel has computed all; log-sum-exp (B, H, L) in float or double.
+    /// Rows without any key: zero and minus infinity.
     AttentionOutput finish(std::int64_t value_size);
 
 private:
@@ -76,6 +77,9 @@ struct AttentionGradients {
 /// the others those of all queries and of the whole mask.
 void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& keys, const at::Tensor& values,
                              RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients);
+
+/// Rows of a piece at a time: so many on CPUs, more on a device, where each operator is a launch and a kernel divides a piece among all multiprocessors.
+std::int64_t piece_rows(const at::Tensor& keys, std::int64_t on_cpus);
 
 /// The type of attention's sums.
 at::ScalarType attention_sum_type(at::ScalarType type);

@@ -10,7 +10,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kPieceRows = 1024;
+constexpr std::int64_t kPieceRows = 1024;  // on CPUs
 
 /// Kinds of messages: inputs of work, and its results.
 enum Kind {
@@ -55,11 +55,11 @@ struct Item {
 /// and with piece t of the queries that the rank `distance(t)` after it lends, for all its keys.
 class Schedule {
 public:
-    Schedule(const std::vector<RowRange>& ranges, bool is_backward) : ranges_(ranges), is_backward_(is_backward)
+    Schedule(const std::vector<RowRange>& ranges, std::int64_t piece_rows, bool is_backward) : ranges_(ranges), is_backward_(is_backward)
     {
         std::int64_t longest = 1;
         for (const auto& range : ranges) longest = std::max(longest, range.length);
-        pieces_ = (longest + kPieceRows - 1) / kPieceRows;
+        pieces_ = (longest + piece_rows - 1) / piece_rows;
     }
 
     int num_ranks() const { return static_cast<int>(ranges_.size()); }
@@ -338,7 +338,7 @@ struct BackwardPass : PassBase {
 
 AttentionOutput causal_attention(const AttentionSettings& settings, const at::Tensor& queries, const AttentionKeys& keys, const RankGroup& group)
 {
-    const Schedule schedule(keys.ranges, /*is_backward=*/false);
+    const Schedule schedule(keys.ranges, piece_rows(keys.keys, kPieceRows), /*is_backward=*/false);
     const auto me = group.rank();
     ForwardPass pass{{settings, keys, schedule, me}, queries, AttentionSum(settings, queries, keys.ranges[me])};
     run_schedule(schedule, make_forms(queries, keys.keys, keys.values), queries, group, pass);
@@ -348,7 +348,7 @@ AttentionOutput causal_attention(const AttentionSettings& settings, const at::Te
 AttentionGradients causal_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries, const AttentionKeys& keys,
                                              const RankGroup& group, WantedGradients wanted)
 {
-    const Schedule schedule(keys.ranges, /*is_backward=*/true);
+    const Schedule schedule(keys.ranges, piece_rows(keys.keys, kPieceRows), /*is_backward=*/true);
     const auto options = keys.keys.options().dtype(attention_sum_type(keys.keys.scalar_type()));
     const AttentionGradients zero{at::zeros(queries.queries.sizes(), options), at::zeros(keys.keys.sizes(), options), at::zeros(keys.values.sizes(), options),
                                   at::Tensor()};

@@ -8,7 +8,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;  // rows of a piece: smaller pieces need less memory, larger ones are faster
+constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;  // rows of a piece on CPUs: smaller ones need less memory, larger ones are faster
 
 /// Every rank's rows in equally many pieces.
 std::int64_t num_pieces(const std::vector<RowRange>& keys, std::int64_t length)
@@ -82,7 +82,7 @@ AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tens
 {
     AttentionSum sum(settings, queries, rows);
     // With one rank nothing is sent, and the kernels need no pieces.
-    const auto pieces = group.size() == 1 ? 1 : num_pieces(keys.ranges, kForwardRows);
+    const auto pieces = group.size() == 1 ? 1 : num_pieces(keys.ranges, piece_rows(keys.keys, kForwardRows));
     for_each_piece(keys, pieces, group,
                    [&](const Piece& piece, int, std::int64_t, RowRange columns) { sum.add(piece.keys, piece.values, columns, keys.mask, keys.first_masked); });
     return sum.finish(keys.values.size(3));
@@ -95,7 +95,7 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
     const auto& ranges = keys.ranges;
     const auto type = attention_sum_type(k.scalar_type());
     const auto size = group.size(), me = group.rank();
-    const auto pieces = group.size() == 1 ? 1 : num_pieces(ranges, kBackwardRows);
+    const auto pieces = group.size() == 1 ? 1 : num_pieces(ranges, piece_rows(k, kBackwardRows));
     AttentionGradients total;
     if (wanted.queries) total.queries = at::zeros(queries.queries.sizes(), k.options().dtype(type));
     if (wanted.mask) total.mask = at::zeros(keys.mask.sizes(), k.options().dtype(type));

@@ -6,9 +6,35 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 namespace meshard {
+
+/// Queries of a search, those that need no ghosts first, found by the host once and kept on the device of the features.
+class QueryOrder {
+public:
+    /// Some of the queries: their entries among all, and where those of each begin, as in `Neighbors::offsets`.
+    struct Part {
+        at::Tensor entries, offsets;
+    };
+    struct Parts {
+        Part inner, border;   ///< without ghosts and with
+        at::Tensor position;  ///< (queries), of each query among the inner ones followed by the border ones
+    };
+
+    /// For the entries as they are now: found again if they, or the device, are others than in the call before.
+    Parts of(const Neighbors& neighbors, const at::Device& device);
+
+private:
+    std::mutex mutex_;
+    at::Tensor offsets_, rows_;  // of which the parts are
+    std::uint32_t offsets_version_ = 0, rows_version_ = 0;
+    std::optional<at::Device> device_;
+    Parts parts_;
+};
 
 /// Sum, mean or extreme of the features of each query's neighbours; equal to
 /// `segment_reduce(gather_neighbors(features, neighbors), neighbors.offsets, reduction)`. Queries without ghosts among their neighbours are reduced while

@@ -20,7 +20,7 @@ pack() {
   local build=$root/build/gpu program library
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMESHARD_WITH_CUDA=ON -DMESHARD_WITH_VTK=OFF -DMESHARD_WITH_HDF5=OFF -DMESHARD_INSTALL=OFF \
     -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_embree=ON -DCMAKE_CUDA_ARCHITECTURES="${MESHARD_GPU_ARCHITECTURES:-90-real}"
-  local programs=(meshard meshard-models ops_tests gpu_tests)
+  local programs=(meshard meshard-models ops_tests gpu_tests attention_benchmark)
   cmake --build "$build" --target "${programs[@]}"
   rm -rf "$pack"
   mkdir -p "$pack/bin" "$pack/lib"

@@ -425,12 +425,19 @@ def eager(day):
     return found
 
 
+def attention(day):
+    """Attention in the pieces that ranks compute, beside the whole one by LibTorch."""
+    words = [day.program("attention_benchmark"), day.device, 256 if day.is_short else 32768]
+    lines = [json.loads(line) for line in day.run(words).splitlines() if line.startswith("{")]
+    return {line.pop("type"): line for line in lines}
+
+
 # Name, seconds at most, step. The most important come first: when a phase's time is used up, the rest is left out.
 PHASES = {
     "tests": [("machine", 20, machine), ("programs start", 60, programs_start), ("ceilings", 60, ceilings), ("kernels", 60, kernels),
               ("training agrees", 120, training_agrees), ("ranks", 150, ranks), ("resumes", 60, resumes), ("records", 60, records), ("predicts", 40, predicts), ("probes", 60, probes),
               ("operators", 200, operators), ("sanitizer", 150, sanitized)],
-    "figures": [("machine", 20, machine), ("1 M points, 64 slices", 120, speeds(1_000_000, 64)), ("eager", 150, eager),
+    "figures": [("machine", 20, machine), ("1 M points, 64 slices", 120, speeds(1_000_000, 64)), ("eager", 150, eager), ("attention", 40, attention),
                 ("8.8 M points, 64 slices", 150, speeds(8_800_000, 64)), ("0.1 M points, 64 slices", 60, speeds(100_000, 64)),
                 ("4 M points, 64 slices", 100, speeds(4_000_000, 64)), ("1 M points, 512 slices", 100, speeds(1_000_000, 512)),
                 ("0.1 M points, 512 slices", 60, speeds(100_000, 512)), ("4 M points, 512 slices", 120, speeds(4_000_000, 512)),
@@ -438,7 +445,7 @@ PHASES = {
 }
 # What a short run leaves out, because it repeats other steps at another size; and what may be missing in a dry run, because it needs a GPU or PyTorch.
 NOT_SHORT = ("0.1 M points, 64 slices", "4 M points, 64 slices", "0.1 M points, 512 slices", "4 M points, 512 slices", "8.8 M points, 512 slices")
-NOT_DRY = ("ceilings", "kernels", "sanitizer", "eager", "operators", "records")
+NOT_DRY = ("attention", "ceilings", "kernels", "sanitizer", "eager", "operators", "records")
 # What is shown beside the figures: name, goal, step, path of the figure in it, whether it is reached.
 GOALS = [
     ("losses of CPU and device over 20 steps", "<= 1e-4", "training agrees", ("largest_loss_difference",), lambda value: value <= 1e-4),
@@ -448,6 +455,7 @@ GOALS = [
     ("training, 1 M points, S=512, bfloat16, points/s", ">= 4e6", "1 M points, 512 slices", ("bfloat16", "points_per_second"), lambda value: value >= 4e6),
     ("training, 1 M points, S=64, float32, points/s", "> 0", "1 M points, 64 slices", ("float32", "points_per_second"), lambda value: value > 0),
     ("times as fast as eager PyTorch, bfloat16", ">= 2", "eager", ("bfloat16", "training_times_as_fast"), lambda value: value >= 2),
+    ("attention in four pieces, times the whole one, bfloat16", "<= 1.2", "attention", ("bfloat16", "full_four_pieces_over_whole"), lambda value: value <= 1.2),
     ("training, 8.8 M points, S=64, bfloat16, points/s", "> 0", "8.8 M points, 64 slices", ("bfloat16", "points_per_second"), lambda value: value > 0),
 ]
 

@@ -12,6 +12,8 @@
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/scattered_points.h"
+#include "tests/support/standin/standin.h"
+#include "tests/support/test_device.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -229,6 +231,72 @@ TEST(ReduceNeighbors, EqualsReductionOfAllEntries)
             });
         }
     }
+}
+
+/// Points of three ranks, cut along x, on the device of the tests.
+struct ThreeSlabs {
+    explicit ThreeSlabs(const at::Tensor& points, const std::shared_ptr<const DeviceMesh>& mesh) : rows(owners_of(points), mesh) {}
+
+    static std::vector<int> owners_of(const at::Tensor& points)
+    {
+        std::vector<int> owners;
+        for (std::int64_t i = 0; i < points.size(0); ++i) owners.push_back(std::min(2, static_cast<int>(3 * points[i][0].item<double>())));
+        return owners;
+    }
+    at::Tensor cut(const at::Tensor& whole) const { return from_local(rows.of(whole).to(device_of_tests()), rows.spec); }
+
+    CutPoints rows;
+};
+
+TEST(ReduceNeighbors, SortsQueriesOnceForAllCalls)
+{
+    if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
+    const auto points = scattered(200), features = features_of(200);
+    run_ranks(3, [&](const auto& mesh) {
+        const ThreeSlabs slabs(points, mesh);
+        const auto there = slabs.cut(points);
+        const auto found = radius_search(there, there, 0.2);
+        const auto x = slabs.cut(features).requires_grad_();
+        const auto step = [&](SegmentReduction reduction) { reduce_neighbors(x, found, reduction).values.square().sum().backward(); };
+        step(SegmentReduction::Max);
+
+        const auto* const standin = loaded_standin();
+        const auto device = local_of(x).device().index();
+        if (standin) standin->reset_counters(device);
+        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) step(reduction);
+
+        if (!standin) return;
+        const auto counters = standin->counters(device);
+        EXPECT_GT(counters.launches, 0);
+        EXPECT_EQ(counters.device_to_host, 0);
+        EXPECT_EQ(counters.host_to_device, 0);
+        EXPECT_EQ(counters.syncs, 0);
+    });
+}
+
+TEST(ReduceNeighbors, SeesThatEntriesWereChanged)
+{
+    if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
+    const auto points = scattered(200), features = features_of(200);
+    run_ranks(3, [&](const auto& mesh) {
+        const ThreeSlabs slabs(points, mesh);
+        const auto there = slabs.cut(points), x = slabs.cut(features);
+        auto found = radius_search(there, there, 0.2);
+        const auto expect_all = [&](const Neighbors& neighbors) {
+            const auto result = reduce_neighbors(x, neighbors, SegmentReduction::Max);
+            const auto expected = segment_reduce(gather_neighbors(x, neighbors), neighbors.offsets, SegmentReduction::Max);
+            EXPECT_TRUE(at::equal(result.values, expected.values));
+            EXPECT_TRUE(at::equal(result.arguments, expected.arguments));
+        };
+        expect_all(found);
+        auto half = found;
+        half.offsets = found.offsets.div(2, "floor");  // other queries need ghosts
+        half.rows = found.rows.narrow(0, 0, half.offsets[-1].template item<std::int64_t>());
+        expect_all(half);
+        expect_all(found);
+        found.rows.copy_(found.rows.flip(0));
+        expect_all(found);
+    });
 }
 
 }  // namespace
