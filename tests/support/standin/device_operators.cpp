@@ -245,13 +245,15 @@ bool takes_numbers(const std::string& name)
 }
 
 /// Operators whose results have a shape, or are values of the host, that depend on what is in memory.
-bool waits(const std::string& name)
+bool waits(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments)
 {
+    const auto length = schema.argumentIndexWithName("output_size");
+    if (schema.name() == "aten::repeat_interleave" && length && !arguments[*length].isNone()) return false;
     static const std::unordered_set<std::string> names{
         "aten::equal",    "aten::nonzero",    "aten::nonzero_static",     "aten::masked_select",          "aten::_unique",
         "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::repeat_interleave",
         "aten::bincount", "aten::histc",      "aten::is_nonzero",         "aten::_linalg_check_errors",   "aten::_assert_tensor_metadata"};
-    return names.count(name) > 0;
+    return names.count(schema.name()) > 0;
 }
 
 /// Calls `f(tensor, number)` with every tensor of an argument, in lists too; `f` may replace it.
@@ -382,7 +384,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const 
     const bool is_view = !schema.returns().empty() && schema.returns()[0].alias_info() && !schema.returns()[0].alias_info()->isWrite();
     if (!is_view) count(device, Count::Launch, schema.name());
     const bool counts_mask = schema.name() == "aten::_index_put_impl_" && has_mask(arguments);
-    if (counts_mask || waits(schema.name())) synchronize(current_stream(device), schema.name());
+    if (counts_mask || waits(schema, arguments)) synchronize(current_stream(device), schema.name());
 
     HostCall call(device);
     for (auto& argument : arguments) {
