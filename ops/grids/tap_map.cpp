@@ -22,11 +22,14 @@ at::Tensor table_on(const at::Device& device, const at::Tensor& table)
     static std::mutex mutex;
     static auto* const tables = new std::map<std::string, at::Tensor>;  // never freed: a device may end before
     const auto key = device.str() + c10::toString(table.scalar_type()) + std::string(static_cast<const char*>(table.const_data_ptr()), table.nbytes());
-    const std::lock_guard lock(mutex);
-    auto& found = (*tables)[key];
-    if (found.defined()) return found;
+    {
+        const std::lock_guard lock(mutex);
+        if (const auto found = tables->find(key); found != tables->end()) return found->second;
+    }
     const c10::InferenceMode for_later_steps_too(false);
-    return found = table.to(device);
+    const auto copy = table.to(device);
+    const std::lock_guard lock(mutex);
+    return tables->emplace(key, copy).first->second;
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ class StepsFromAGraph(OnDevice):
                                       ("drawn", DRAWN, {"replays": 0})):                               # other points on each rank in each step
             with self.subTest(name):
                 self.assert_same_losses(name, *words, **{"num_ranks": 2, **expected})
-        for name in ("vit", "fno2d"):
+        for name in ("vit", "fno2d", "unet2d"):
             with self.subTest(name):
                 self.put_flows(name)
                 self.assert_same_losses(name, *MODELS_OF_GRIDS[name][1], configuration="flow.yaml", num_ranks=2)
