@@ -140,7 +140,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.snapshot_interval", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "epochs between checkpoints that stay for good, as epoch_N; 0: none"},
     {.path = "training.memory", .fallback = "stored", .words = "stored|recomputed|streamed", .meaning = "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order"},
     {.path = "training.offload", .fallback = "false", .words = "true|false", .meaning = "on devices: large tensors that backward needs wait for it in the host's memory; slower"},
-    {.path = "training.graph_capture", .fallback = "false", .words = "true|false", .meaning = "on devices: steps whose shapes repeat are recorded and run again as one launch; for transolver on one rank"},
+    {.path = "training.graph_capture", .fallback = "false", .words = "true|false", .meaning = "on devices: steps whose shapes repeat are recorded and run again as one launch"},
     {.path = "training.exact", .fallback = "false", .words = "true|false", .meaning = "losses and weights are the same bits on any number of ranks; for comparing runs, several times slower"},
     {.path = "training.save_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between checkpoints"},
     {.path = "training.val_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between validations"},

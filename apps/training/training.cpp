@@ -64,8 +64,9 @@ using Json = nlohmann::ordered_json;
 // Seeds of neighbouring steps and data groups must not be neighbours.
 constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92BA72F3D8DD7;
 
-constexpr double kMuchWaiting = 0.05;  // share of the steps' time
-constexpr double kMuchWider = 3;       // deviation of a field in one data set over that in another
+constexpr double kRoundingInGraphs = 1e-4, kNarrowRoundingInGraphs = 2e-2;  // relative, where a GPU's libraries choose other products in a graph
+constexpr double kMuchWaiting = 0.05;                                       // share of the steps' time
+constexpr double kMuchWider = 3;                                            // deviation of a field in one data set over that in another
 
 // In checkpoints: what is drawn in a step is a function of the seed, the step and the data group, so that there is no state to keep.
 constexpr const char* kDrawsOfSteps = "of each step";
@@ -210,7 +211,8 @@ private:
     void check_grids();
     void make_loss();
     std::string why_no_graphs() const;
-    std::string kind_of_step(const CaseTensors& example, double weight) const;
+    StepInputs inputs_of_step(const Example& example, double weight) const;
+    static Example with_tensors(Example example, const std::vector<at::Tensor>& tensors);
     at::Tensor loss_with_gradients(const Example& example, double weight);
     at::Tensor computed(const Example& example, double weight);
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
@@ -326,7 +328,10 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
         for (auto& [id, scaling] : part.scalings) scaling = scaling.on(device());
     }
     make_loss();
-    if (config_.training.graph_capture && why_no_graphs().empty()) graphs_.emplace(model_.module->parameters(), device().type());
+    if (config_.training.graph_capture && why_no_graphs().empty()) {
+        const double rounding = config_.training.precision == Precision::Float32 ? kRoundingInGraphs : kNarrowRoundingInGraphs;
+        graphs_.emplace(model_.module->parameters(), model_.module->buffers(), device().type(), device_mesh_->all(), device().is_cuda() ? rounding : 0);
+    }
     seconds_in_preparation_ = seconds_since(preparing);
 }
 
@@ -871,20 +876,46 @@ std::string Run::why_no_graphs() const
 {
     if (device().is_cpu()) return "ranks compute on CPUs, where nothing is recorded";
     if (!can_record(device().type())) return "work of this device cannot be recorded";
-    if (device_mesh_->num_ranks() > 1) return "messages between ranks are not recorded";
+    if (device_mesh_->num_ranks() > 1 && world_.carrier(device()).ends_with("by way of the host"))
+        return "ranks share a device, and their messages go by way of the host";
     if (config_.training.accumulate > 1) return "a step adds up the gradients of several cases";
     if (config_.training.offload) return "training.offload copies tensors to the host in each step";
     if (config_.shard_parameters) return "parallel.parameters=sharded gathers them in each step";
-    if (config_.model.name != "transolver") return "records of other models than transolver have not been compared with the steps themselves";
+    for (const auto& part : parts_) {
+        if (part.data.knows_all_points && part.data.num_sampled > 0) return "the model knows all points of a case, of which others are drawn in each step";
+    }
     return {};
 }
 
-/// What a step depends on besides the numbers in its tensors.
-std::string Run::kind_of_step(const CaseTensors& example, double weight) const
+/// What a step is given. Its case counts where loss or targets know more of that than its tensors.
+StepInputs Run::inputs_of_step(const Example& example, double weight) const
 {
-    auto kind = formatted("%.17g %.17g ", weight, update_->loss_scale().value_or(1)) + extents_text(example.inputs.grid);
-    const bool knows_case = force_term_ || coefficient_targets_ || parts_.front().scalings.at(example.id).scale.defined();
-    return knows_case ? kind + " " + example.id : kind;
+    StepInputs inputs;
+    inputs.key = formatted("%.17g %.17g ", weight, update_->loss_scale().value_or(1));
+    inputs.subject = example.front().id;
+    bool knows_case = force_term_ || coefficient_targets_;
+    for (std::size_t part = 0; part < example.size(); ++part) {
+        const auto& one = example[part];
+        knows_case |= parts_[part].scalings.at(one.id).scale.defined();
+        inputs.key += extents_text(one.inputs.grid) + " ";
+        for (const auto& tensor : {one.inputs.embedding, one.inputs.positions, one.inputs.constants, one.inputs.time, one.target, one.measures})
+            inputs.tensors.push_back(tensor);
+        inputs.kept.push_back(one.inputs.body);
+        inputs.kept.push_back(one.inputs.drawn_from);
+    }
+    if (knows_case) inputs.key += inputs.subject;
+    return inputs;
+}
+
+/// The example with these tensors in place of its own.
+Example Run::with_tensors(Example example, const std::vector<at::Tensor>& tensors)
+{
+    auto next = tensors.begin();
+    for (auto& one : example) {
+        for (auto* tensor : {&one.inputs.embedding, &one.inputs.positions, &one.inputs.constants, &one.inputs.time, &one.target, &one.measures})
+            *tensor = *next++;
+    }
+    return example;
 }
 
 /// The loss of an example, detached, whose gradients it makes.
@@ -900,18 +931,8 @@ at::Tensor Run::loss_with_gradients(const Example& example, double weight)
 at::Tensor Run::computed(const Example& example, double weight)
 {
     if (!graphs_ || graphs_->why_not()) return loss_with_gradients(example, weight);
-    const auto& one = example.front();
-    const auto& given = one.inputs;
-    const auto loss = graphs_->run(kind_of_step(one, weight), {given.embedding, given.positions, given.constants, given.time, one.target},
-                                   [&](const std::vector<at::Tensor>& tensors) {
-                                       auto same = one;
-                                       same.inputs.embedding = tensors[0];
-                                       same.inputs.positions = tensors[1];
-                                       same.inputs.constants = tensors[2];
-                                       same.inputs.time = tensors[3];
-                                       same.target = tensors[4];
-                                       return loss_with_gradients({same}, weight);
-                                   });
+    const auto loss = graphs_->run(inputs_of_step(example, weight),
+                                   [&](const std::vector<at::Tensor>& tensors) { return loss_with_gradients(with_tensors(example, tensors), weight); });
     if (graphs_->why_not()) log_.say("training.graph_capture: steps run as they are: " + *graphs_->why_not());
     return loss;
 }

@@ -37,8 +37,8 @@ std::vector<std::int64_t> shape_of(const at::Tensor& rows, const std::vector<std
 
 void take_rows_of_grids(Model& model, const Normalizer& of_inputs)
 {
-    model.forward = [forward = model.forward_grid, of_inputs](const PointInputs& inputs) {
-        const auto normalizer = of_inputs.on(inputs.embedding.device());
+    model.forward = [forward = model.forward_grid, normalizer = of_inputs](const PointInputs& inputs) mutable {
+        if (const auto device = inputs.embedding.device(); normalizer.mean.device() != device) normalizer = normalizer.on(device);  // once, not in each step
         auto rows = normalizer.normalize(inputs.embedding);
         if (inputs.constants.defined()) rows = torch::cat({rows, torch::ones_like(rows.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
 

@@ -3,11 +3,36 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <string>
 
 namespace meshard {
+namespace {
+
+/// A table of the CPU on a device, copied once for as long as the process lives: the host waits for each copy, and a step that is recorded finds its tables
+/// where they were.
+at::Tensor table_on(const at::Device& device, const at::Tensor& table)
+{
+    if (device.is_cpu()) return table;
+    static std::mutex mutex;
+    static auto* const tables = new std::map<std::string, at::Tensor>;  // never freed: a device may end before
+    const auto key = device.str() + c10::toString(table.scalar_type()) + std::string(static_cast<const char*>(table.const_data_ptr()), table.nbytes());
+    {
+        const std::lock_guard lock(mutex);
+        if (const auto found = tables->find(key); found != tables->end()) return found->second;
+    }
+    const c10::InferenceMode for_later_steps_too(false);
+    const auto copy = table.to(device);
+    const std::lock_guard lock(mutex);
+    return tables->emplace(key, copy).first->second;
+}
+
+}  // namespace
 
 TapMap::TapMap(const RuleCall& call, std::int64_t axis, const AxisLayout& in, Taps taps, const std::function<std::int64_t(std::int64_t)>& boundary)
     : taps_(std::move(taps))
@@ -33,7 +58,7 @@ TapMap::TapMap(const RuleCall& call, std::int64_t axis, const AxisLayout& in, Ta
 at::Tensor TapMap::index_of(std::size_t tap, const at::Tensor& like) const
 {
     const c10::IntArrayRef own(taps_.index[tap].data() + outputs_.begin, outputs_.size());
-    return at::tensor(own, at::kLong).sub_(exchange_.front().needed().begin).to(like.device());
+    return table_on(like.device(), at::tensor(own, at::kLong).sub_(exchange_.front().needed().begin));
 }
 
 at::Tensor TapMap::weight_of(std::size_t tap, const at::Tensor& like) const
@@ -41,7 +66,7 @@ at::Tensor TapMap::weight_of(std::size_t tap, const at::Tensor& like) const
     const c10::ArrayRef<double> own(taps_.weight[tap].data() + outputs_.begin, outputs_.size());
     std::vector<std::int64_t> shape(like.dim(), 1);
     shape[dim()] = outputs_.size();
-    return at::tensor(own, at::kDouble).to(like.options()).view(shape);
+    return table_on(like.device(), at::tensor(own, at::kDouble).to(like.scalar_type())).view(shape);
 }
 
 at::Tensor TapMap::apply(const at::Tensor& local) const

@@ -2,16 +2,18 @@
 """The programs on the stand-in accelerator (tests/support/standin): the CPU's results to rounding, and no more copies and waits than a GPU can bear."""
 import collections
 import json
+import shutil
 import socket
 import threading
 
 from runner import PROGRAM, Case
-from samples import put_training, write_body
+from grids_test import MODELS as MODELS_OF_GRIDS
+from samples import put_flow, put_training, write_body
 
 LIBRARY = PROGRAM.parent.parent / "lib" / "libmeshard_standin.so"
 
 
-class StandIn(Case):
+class OnDevice(Case):
     timeout = 300
 
     def setUp(self):
@@ -32,6 +34,25 @@ class StandIn(Case):
         for one, other in zip(found, expected):
             self.assertAlmostEqual(one, other, delta=1e-5 * abs(other))
 
+    def counts(self, num_steps, *words, num_ranks=1):
+        """What a run of so many steps asks of its devices."""
+        name = f"steps{num_steps}of{num_ranks}{len(words)}"
+        report = self.folder / name
+        self.assert_good(self.on_device("train", "car.yaml", f"run_id={name}", "training.num_epochs=1", f"training.max_steps={num_steps}", *words,
+                                        "--nproc", num_ranks, MESHARD_STANDIN_REPORT=str(report)))
+        found = collections.Counter()
+        for line in report.read_text().splitlines():
+            _, what, operator, number = line.split()
+            found[what, operator] += int(number)
+        return found
+
+    def of_one_step(self, *words, num_ranks=1, after=2):
+        more = self.counts(after + 1, *words, num_ranks=num_ranks)
+        more.subtract(self.counts(after, *words, num_ranks=num_ranks))
+        return {key: number for key, number in more.items() if number}
+
+
+class StandIn(OnDevice):
     def test_trains_with_the_losses_of_the_cpu(self):
         self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", "training.max_steps=3", "--device", "cpu"))
         for num_ranks in (1, 2):
@@ -55,23 +76,6 @@ class StandIn(Case):
         self.assert_good(self.on_device("train", "--resume", "runs/parts", "training.max_steps=4", "--nproc", 2))
         self.assert_near(self.losses("parts")[-1:], self.losses("whole")[-1:])
 
-    def counts(self, num_steps, *words, num_ranks=1):
-        """What a run of so many steps asks of its devices."""
-        name = f"steps{num_steps}of{num_ranks}{len(words)}"
-        report = self.folder / name
-        self.assert_good(self.on_device("train", "car.yaml", f"run_id={name}", "training.num_epochs=1", f"training.max_steps={num_steps}", *words,
-                                        "--nproc", num_ranks, MESHARD_STANDIN_REPORT=str(report)))
-        found = collections.Counter()
-        for line in report.read_text().splitlines():
-            _, what, operator, number = line.split()
-            found[what, operator] += int(number)
-        return found
-
-    def of_one_step(self, *words, num_ranks=1, after=2):
-        more = self.counts(after + 1, *words, num_ranks=num_ranks)
-        more.subtract(self.counts(after, *words, num_ranks=num_ranks))
-        return {key: number for key, number in more.items() if number}
-
     def test_copies_and_waits_in_a_step_are_those_of_its_loss(self):
         for num_ranks in (1, 2):
             found = self.of_one_step(num_ranks=num_ranks)
@@ -79,41 +83,6 @@ class StandIn(Case):
             waits = {key: number for key, number in found.items() if key[0] != "launch"}
             # On each rank; sums over the ranks, of gradients too, are no waits of the host.
             self.assertEqual(waits, {("copy", "copy_to_host_late"): num_ranks, ("sync", "synchronize_event"): 2 * num_ranks})
-
-    def test_steps_from_a_graph_have_the_losses_of_steps_as_they_are(self):
-        words = ["training.max_steps=10", "training.num_epochs=10", "data.sampling_resolution=40", "training.clip_norm=1"]
-        for memory in ("stored", "recomputed", "streamed"):
-            for precision in ("float32", "bfloat16"):
-                runs = []
-                for capture in ("false", "true"):
-                    runs.append(f"{memory}_{precision}_{capture}")
-                    result = self.on_device("train", "car.yaml", f"run_id={runs[-1]}", *words, f"training.memory={memory}", f"training.precision={precision}",
-                                            f"training.graph_capture={capture}")
-                    self.assert_good(result)
-                with self.subTest(memory=memory, precision=precision):
-                    self.assertIn("1 kind(s) of steps were recorded, and 7 of 10 steps ran from there", result.out + result.err)
-                    self.assertEqual(self.losses(runs[0]), self.losses(runs[1]))
-
-    def test_a_step_from_a_graph_is_one_launch_and_the_optimiser(self):
-        words = ["data.sampling_resolution=40", "training.num_epochs=20", "training.val_interval=100"]
-        found = self.of_one_step(*words, "training.graph_capture=true", after=8)
-        self.assertEqual(found["launch", "graph"], 1)
-        launches = sum(number for (what, _), number in found.items() if what == "launch")
-        as_they_are = sum(number for (what, _), number in self.of_one_step(*words, after=8).items() if what == "launch")
-        self.assertLess(launches, as_they_are / 2)
-        waits = {key: number for key, number in found.items() if key[0] == "sync"}
-        self.assertEqual(waits, {("sync", "synchronize_event"): 2})
-
-    def test_says_why_steps_are_not_recorded(self):
-        words = ["train", "car.yaml", "training.max_steps=5", "training.num_epochs=5", "data.sampling_resolution=40", "training.graph_capture=true"]
-        for more, why in ((["--nproc", 2], "messages between ranks are not recorded"), (["training.accumulate=2"], "gradients of several cases"),
-                          (["training.offload=true"], "training.offload copies tensors"), (["model.dropout=0.1"], "the model draws random numbers")):
-            result = self.on_device(*words, f"run_id=run{len(why)}", *more)
-            self.assert_good(result)
-            self.assertIn(f"training.graph_capture: steps run as they are: ", result.out + result.err)
-            self.assertIn(why, result.out + result.err)
-        result = self.meshard(*words, "run_id=cpu", "--device", "cpu")
-        self.assertIn("ranks compute on CPUs, where nothing is recorded", result.out + result.err)
 
     def test_does_not_begin_where_another_rank_computes_on_the_cpu(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -175,3 +144,89 @@ class StandIn(Case):
             for bound in ("min", "max"):
                 if bound in here:
                     self.assertAlmostEqual(there[bound], here[bound], delta=1e-4 * (1 + abs(here[bound])))
+
+
+SMALL = ("model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4")
+DRAWN = ("data.sampling_resolution=40",)
+MODELS_OF_POINTS = {
+    "transolver": DRAWN,
+    "flare": ("~model", "model.name=flare", *SMALL, *DRAWN),
+    "geotransolver": ("~model", "model.name=geotransolver", *SMALL, *DRAWN),
+    "constants": ("~model", "model.name=geotransolver", *SMALL, *DRAWN, "data.constants=[rho, speed]"),
+    "encoded": (*DRAWN, "data.encoding=learnable", "data.encoding_scales=[0.5, 2]"),
+    "weighted": (*DRAWN, "training.point_weights=areas"),
+    "forces": (*DRAWN, "data.reference.U_inf=[4, 0, 0]", "data.forces.area=0.1", "training.force_weights=[0.05, 0.01]"),
+    # Searches for the neighbours of a case that stays as it is: its tensors themselves are recorded.
+    "meshgraphnet": ("~model", "model.name=meshgraphnet", "model.processor_size=2", "model.hidden_dim_processor=8")}
+REPLAYS = {"forces": 3, "meshgraphnet": 5}   # of 12 steps, where it is not all but the warm-ups
+
+
+class StepsFromAGraph(OnDevice):
+    def assert_same_losses(self, name, *words, configuration="car.yaml", num_ranks=1, replays=9):
+        runs = {}
+        for capture in ("false", "true"):
+            runs[capture] = f"{name}_{num_ranks}_{capture}"
+            result = self.on_device("train", configuration, f"run_id={runs[capture]}", "training.num_epochs=20", "training.max_steps=12", "training.clip_norm=1", *words,
+                                    f"training.graph_capture={capture}", "--nproc", num_ranks)
+            self.assert_good(result)
+        self.assertEqual(len(self.losses(runs["true"])), len(self.losses(runs["false"])))
+        self.assertEqual(self.losses(runs["true"]), self.losses(runs["false"]))
+        self.assertIn(f"and {replays} of 12 steps ran from there", result.out + result.err)
+
+    def put_flows(self, name):
+        shutil.rmtree(self.folder / "flows", ignore_errors=True)
+        put_flow(self.folder, MODELS_OF_GRIDS[name][0])
+
+    def test_have_the_losses_of_steps_as_they_are(self):
+        for memory in ("stored", "recomputed", "streamed"):
+            for precision in ("float32", "bfloat16"):
+                with self.subTest(memory=memory, precision=precision):
+                    self.assert_same_losses(f"{memory}_{precision}", *DRAWN, f"training.memory={memory}", f"training.precision={precision}")
+
+    def test_have_the_losses_of_steps_as_they_are_for_models_of_points(self):
+        for name, words in MODELS_OF_POINTS.items():
+            with self.subTest(name):
+                self.assert_same_losses(name, *words, replays=REPLAYS.get(name, 9))
+
+    def test_have_the_losses_of_steps_as_they_are_for_models_of_grids(self):
+        for name, (_, words) in MODELS_OF_GRIDS.items():
+            with self.subTest(name):
+                self.put_flows(name)
+                self.assert_same_losses(name, *words, configuration="flow.yaml")
+
+    def test_have_the_losses_of_steps_as_they_are_on_several_ranks(self):
+        for name, words, expected in (("cases", (), {}),
+                                      ("streamed", ("training.memory=streamed", "training.precision=bfloat16"), {}),
+                                      ("groups", (*DRAWN, "parallel.data=2"), {"replays": 6}),         # of two cases a step, and of one
+                                      ("groups", ("parallel.data=2",), {"replays": 6, "num_ranks": 4}),
+                                      ("ghosts", MODELS_OF_POINTS["meshgraphnet"], {"replays": 5}),
+                                      ("drawn", DRAWN, {"replays": 0})):                               # other points on each rank in each step
+            with self.subTest(name):
+                self.assert_same_losses(name, *words, **{"num_ranks": 2, **expected})
+        for name in ("vit", "fno2d", "unet2d"):
+            with self.subTest(name):
+                self.put_flows(name)
+                self.assert_same_losses(name, *MODELS_OF_GRIDS[name][1], configuration="flow.yaml", num_ranks=2)
+
+    def test_are_one_launch_and_the_optimiser(self):
+        words = [*DRAWN, "training.num_epochs=20", "training.val_interval=100"]
+        found = self.of_one_step(*words, "training.graph_capture=true", after=8)
+        self.assertEqual(found["launch", "graph"], 1)
+        launches = sum(number for (what, _), number in found.items() if what == "launch")
+        as_they_are = sum(number for (what, _), number in self.of_one_step(*words, after=8).items() if what == "launch")
+        self.assertLess(launches, as_they_are / 2)
+        waits = {key: number for key, number in found.items() if key[0] == "sync"}
+        self.assertEqual(waits, {("sync", "synchronize_event"): 2})
+
+    def test_are_refused_with_a_reason(self):
+        words = ["train", "car.yaml", "training.max_steps=5", "training.num_epochs=5", *DRAWN, "training.graph_capture=true"]
+        for more, why in ((["training.accumulate=2"], "gradients of several cases"),
+                          (["training.offload=true"], "training.offload copies tensors"), (["model.dropout=0.1"], "the model draws random numbers")):
+            result = self.on_device(*words, f"run_id=run{len(why)}", *more)
+            self.assert_good(result)
+            self.assertIn("training.graph_capture: steps run as they are: ", result.out + result.err)
+            self.assertIn(why, result.out + result.err)
+        result = self.on_device(*words, "run_id=sharing", "--nproc", 2, MESHARD_STANDIN_DEVICES="1")
+        self.assertIn("ranks share a device, and their messages go by way of the host", result.out + result.err)
+        result = self.meshard(*words, "run_id=cpu", "--device", "cpu")
+        self.assertIn("ranks compute on CPUs, where nothing is recorded", result.out + result.err)

@@ -108,10 +108,41 @@ private:
     bool is_done_ = false;
 };
 
+/// A collective that was recorded: each run of the record calls it again, and waits for it where the recorded step has waited.
+class RecordedWork : public Work {
+public:
+    /// Of a call that writes to `target`, which may be undefined.
+    RecordedWork(RecordedLaunches recorded, const at::Tensor& target, std::function<c10::intrusive_ptr<Work>()> call) : recorded_(std::move(recorded))
+    {
+        if (target.defined() && target.nbytes() > 0) std::memset(target.mutable_data_ptr(), kNothing, target.nbytes());
+        recorded_()->push_back([call = std::move(call), pending = pending_] { *pending = call(); });
+    }
+
+    bool isCompleted() override { throw std::runtime_error("checked: a collective of a record is asked whether it is done"); }
+
+    bool wait(std::chrono::milliseconds) override
+    {
+        if (std::exchange(is_waited_for_, true)) return true;
+        auto* const launches = recorded_();
+        must(launches, "a collective of a record is waited for outside");
+        launches->push_back([pending = pending_] {
+            const Plain plain;
+            (*pending)->wait();
+            pending->reset();
+        });
+        return true;
+    }
+
+private:
+    RecordedLaunches recorded_;
+    std::shared_ptr<c10::intrusive_ptr<Work>> pending_ = std::make_shared<c10::intrusive_ptr<Work>>();
+    bool is_waited_for_ = false;
+};
+
 class CheckingBackend : public c10d::Backend {
 public:
-    CheckingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::function<at::Tensor(const at::Tensor&)> as_host)
-        : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), as_host_(std::move(as_host))
+    CheckingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::function<at::Tensor(const at::Tensor&)> as_host, RecordedLaunches recorded)
+        : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), as_host_(std::move(as_host)), recorded_(std::move(recorded))
     {
     }
 
@@ -125,6 +156,7 @@ public:
         require_type(tensors[0], true);
         const auto here = on_host(tensors[0]);
         const bool is_sum = options.reduceOp == c10d::ReduceOp::SUM;
+        if (is_recorded(tensors[0])) return recorded_call(here, [this, tensors, options]() mutable { return allreduce(tensors, options); });
         must(is_sum || !here.defined() || !here.is_floating_point() || !here.isnan().any().item<bool>(), "a maximum or minimum of NaN, which NCCL drops");
         agree(Kind::AllReduce, tensors[0], static_cast<std::int64_t>(static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp)), {}, {});
         if (!here.defined()) return inner_->allreduce(tensors, options);
@@ -139,6 +171,10 @@ public:
         must(tensors.size() == 1, "a broadcast of several tensors");
         require_type(tensors[0], false);
         const auto here = on_host(tensors[0]);
+        if (is_recorded(tensors[0])) {
+            return recorded_call(options.rootRank == getRank() ? at::Tensor() : here,
+                                 [this, tensors, options]() mutable { return broadcast(tensors, options); });
+        }
         agree(Kind::Broadcast, tensors[0], options.rootRank, {}, {});
         if (!here.defined()) return inner_->broadcast(tensors, options);
         std::vector<at::Tensor> own{here.clone()};
@@ -155,6 +191,9 @@ public:
         must(out.scalar_type() == in.scalar_type(), "an all-to-all of two types");
         must(out.device() == in.device(), "an all-to-all from " + in.device().str() + " to " + out.device().str());
         const auto to = on_host(out), from = on_host(in);
+        if (is_recorded(out)) {
+            return recorded_call(to, [this, out, in, out_rows, in_rows, options]() mutable { return alltoall_base(out, in, out_rows, in_rows, options); });
+        }
         agree(Kind::AllToAll, in, -1, bytes_each(in, in_rows), bytes_each(out, out_rows));
         if (!to.defined()) return inner_->alltoall_base(out, in, out_rows, in_rows, options);
         auto own_in = from.clone(), own_out = at::empty_like(to);
@@ -176,6 +215,13 @@ private:
         if (!device_) device_ = tensor.device();
         must(tensor.device() == *device_, "a tensor of " + tensor.device().str() + " in a group of " + device_->str());
         return as_host_ ? as_host_(tensor) : at::Tensor();
+    }
+
+    bool is_recorded(const at::Tensor& tensor) const { return !tensor.is_cpu() && recorded_ && recorded_(); }
+
+    c10::intrusive_ptr<Work> recorded_call(const at::Tensor& target, std::function<c10::intrusive_ptr<Work>()> call)
+    {
+        return c10::make_intrusive<RecordedWork>(recorded_, target, std::move(call));
     }
 
     Counts bytes_each(const at::Tensor& rows, const Counts& counts) const
@@ -217,15 +263,17 @@ private:
 
     c10::intrusive_ptr<c10d::Backend> inner_;
     std::function<at::Tensor(const at::Tensor&)> as_host_;
+    RecordedLaunches recorded_;
     std::optional<c10::Device> device_;
     std::int64_t number_ = 0;
 };
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> checked(c10::intrusive_ptr<c10d::Backend> inner, std::function<at::Tensor(const at::Tensor&)> as_host)
+c10::intrusive_ptr<c10d::Backend> checked(c10::intrusive_ptr<c10d::Backend> inner, std::function<at::Tensor(const at::Tensor&)> as_host,
+                                          RecordedLaunches recorded)
 {
-    return c10::make_intrusive<CheckingBackend>(std::move(inner), std::move(as_host));
+    return c10::make_intrusive<CheckingBackend>(std::move(inner), std::move(as_host), std::move(recorded));
 }
 
 }  // namespace meshard

@@ -9,7 +9,7 @@
 
 namespace meshard::standin {
 
-/// What the calling thread has its device do while work is recorded: launches in their order, with all that they use. Null when nothing is recorded.
+/// Where what the calling thread has its device do now is recorded: launches in their order, with all that they use. Null if it is not recorded.
 HostRecord* record_here();
 
 /// A graph of the stand-in. Work is done while it is recorded, since shapes follow from it; at the end the device's memory is what it was at the beginning, as

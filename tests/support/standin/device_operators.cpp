@@ -244,15 +244,15 @@ bool takes_numbers(const std::string& name)
     return names.count(base) > 0;
 }
 
-/// Calls whose results have a shape, or are values of the host, that depend on what is in memory.
+/// Operators whose results have a shape, or are values of the host, that depend on what is in memory.
 bool waits(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments)
 {
+    const auto length = schema.argumentIndexWithName("output_size");
+    if (schema.name() == "aten::repeat_interleave" && length && !arguments[*length].isNone()) return false;
     static const std::unordered_set<std::string> names{
         "aten::equal",    "aten::nonzero",    "aten::nonzero_static",     "aten::masked_select",          "aten::_unique",
         "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::repeat_interleave",
         "aten::bincount", "aten::histc",      "aten::is_nonzero",         "aten::_linalg_check_errors",   "aten::_assert_tensor_metadata"};
-    const auto length = schema.argumentIndexWithName("output_size");
-    if (length && schema.name() == "aten::repeat_interleave" && !arguments[*length].isNone()) return false;  // whose shape the host knows
     return names.count(schema.name()) > 0;
 }
 

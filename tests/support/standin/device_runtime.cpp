@@ -20,6 +20,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
@@ -210,7 +211,13 @@ struct DeviceAllocator final : c10::Allocator {
     {
         auto* const memory = take_memory(device_here, bytes);
         forget_writes(device_here, memory);
-        return {memory, memory, &give_memory, c10::Device(kType, static_cast<c10::DeviceIndex>(device_here))};
+        const c10::Device device(kType, static_cast<c10::DeviceIndex>(device_here));
+        auto* const record = record_here();
+        if (!record) return {memory, memory, &give_memory, device};
+        // The record's as well as the tensor's: each run writes there again, also where kernels know it by its address alone.
+        record->memory.emplace_back(memory, &give_memory);
+        using Shared = std::shared_ptr<void>;
+        return {memory, new Shared(record->memory.back()), [](void* shared) { delete static_cast<Shared*>(shared); }, device};
     }
     c10::DeleterFnPtr raw_deleter() const override { return &give_memory; }
     void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(host_view(to), host_view(from), bytes); }

@@ -34,7 +34,11 @@ c10::intrusive_ptr<c10d::Backend> connect(c10::intrusive_ptr<c10d::Store> store,
 {
     auto carrier = connect_shared_memory(store, rank, size, limit, [](int) { return false; });
     TORCH_CHECK(carrier, "standin: the ranks share no memory; its devices are those of one host");
-    return checked(std::move(carrier), [](const at::Tensor& tensor) { return as_host(tensor); });
+    const auto recorded = []() -> std::vector<std::function<void()>>* {
+        auto* const record = record_here();
+        return record ? &record->launches : nullptr;
+    };
+    return checked(std::move(carrier), [](const at::Tensor& tensor) { return as_host(tensor); }, recorded);
 }
 
 const bool is_offered = [] {
