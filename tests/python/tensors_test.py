@@ -59,15 +59,6 @@ def test_placements_and_meshes_of_torch_are_taken():
     refused(lambda: meshard.from_local(whole, mesh(), [dt.Partial("product")]), ValueError, "'sum', 'max' or 'min', found 'product'")
 
 
-def test_the_same_mesh_is_made_once():
-    own = torch.full((rank() + 1, 2), 3.)
-    x, y = (meshard.from_local(own, meshard.init_device_mesh(), [meshard.Shard(0)]) for _ in range(2))
-    z = meshard.from_local(own, dist.device_mesh.init_device_mesh("cpu", (num_ranks(),), mesh_dim_names=("domain",)), [meshard.Shard(0)])
-    near(x + y + z, torch.full((num_ranks() * (num_ranks() + 1) // 2, 2), 9.), 0)
-    other = meshard.from_local(own, meshard.init_device_mesh((num_ranks(),), mesh_dim_names=("rows",)), [meshard.Shard(0)])
-    refused(lambda: x + other, RuntimeError, "on different device meshes")
-
-
 def test_wrong_arguments_are_value_errors_that_say_what_was_found():
     assert issubclass(meshard.InvalidInput, ValueError) and issubclass(meshard.MissingShardRule, NotImplementedError)
     shard, n = meshard.Shard(0), num_ranks()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+import weakref
+from typing import Optional, Sequence, Union
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
@@ -9,12 +10,11 @@ from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 from ._core import DeviceMesh, InvalidInput
 
 AnyMesh = Union[DeviceMesh, TorchMesh]
-_world: Any = None                      # the default group of torch.distributed
-_made: dict[tuple, DeviceMesh] = {}     # in it
+_made: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def init_device_mesh(mesh_shape: Optional[Sequence[int]] = None, *, mesh_dim_names: Optional[Sequence[str]] = None, shared_memory: bool = True) -> DeviceMesh:
-    """A grid of all ranks of `torch.distributed`, which must be initialised. Collective. The same arguments give the same mesh.
+    """A grid of all ranks of `torch.distributed`, which must be initialised. Collective.
 
     mesh_shape:     ranks along each axis, whose product is the number of ranks; by default one axis of all ranks
     mesh_dim_names: names of the axes: `domain` for the parts of one case (the default of one axis), `data` for different cases. Over `data` `replicate`
@@ -34,21 +34,11 @@ def init_device_mesh(mesh_shape: Optional[Sequence[int]] = None, *, mesh_dim_nam
         count *= size
     if count != dist.get_world_size():
         raise InvalidInput(f"init_device_mesh: {' x '.join(map(str, shape))} are {count} ranks, but {dist.get_world_size()} are running.")
-    return _made_before(shape, names, shared_memory) or from_torch_mesh(dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names),
-                                                                         shared_memory=shared_memory)
-
-
-def _made_before(*arguments: Any) -> Optional[DeviceMesh]:
-    """Tensors on a second mesh of the same ranks could not meet those on the first."""
-    global _world
-    if _world is not dist.group.WORLD:
-        _world = dist.group.WORLD
-        _made.clear()
-    return _made.get(arguments)
+    return from_torch_mesh(dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names), shared_memory=shared_memory)
 
 
 def from_torch_mesh(mesh: TorchMesh, *, shared_memory: bool = True) -> DeviceMesh:
-    """The ranks of a device mesh of torch.distributed that spans all ranks in their order. Collective. Meshes of the same shape and names give the same one.
+    """The ranks of a device mesh of torch.distributed that spans all ranks in their order. Collective.
 
     Functions that want a mesh take one of torch.distributed, too; it is converted at its first use.
 
@@ -58,13 +48,10 @@ def from_torch_mesh(mesh: TorchMesh, *, shared_memory: bool = True) -> DeviceMes
         raise InvalidInput("from_torch_mesh: the mesh's axes have no names. Pass mesh_dim_names to init_device_mesh.")
     if mesh.mesh.flatten().tolist() != list(range(dist.get_world_size())):
         raise InvalidInput(f"from_torch_mesh: the mesh must hold all {dist.get_world_size()} ranks in their order; found {mesh.mesh.tolist()}.")
-    key = tuple(mesh.mesh.shape), tuple(names), shared_memory
-    if _made_before(*key) is None:
-        groups = {name: mesh.get_group(name) for name in names}
-        groups["all"] = dist.group.WORLD
-        store = dist.distributed_c10d._get_default_store() if shared_memory else None
-        _made[key] = DeviceMesh(list(mesh.mesh.shape), names, dist.get_rank(), dist.get_world_size(), groups, store)
-    return _made[key]
+    groups = {name: mesh.get_group(name) for name in names}
+    groups["all"] = dist.group.WORLD
+    store = dist.distributed_c10d._get_default_store() if shared_memory else None
+    return DeviceMesh(list(mesh.mesh.shape), names, dist.get_rank(), dist.get_world_size(), groups, store)
 
 
 def own_mesh(mesh: AnyMesh) -> DeviceMesh:
@@ -73,4 +60,6 @@ def own_mesh(mesh: AnyMesh) -> DeviceMesh:
         return mesh
     if not isinstance(mesh, TorchMesh):
         raise InvalidInput(f"expected a DeviceMesh of meshard or of torch.distributed, found {type(mesh).__name__}.")
-    return from_torch_mesh(mesh)
+    if mesh not in _made:
+        _made[mesh] = from_torch_mesh(mesh)
+    return _made[mesh]
