@@ -90,6 +90,7 @@ QueryOrder::Parts sorted_queries(const Neighbors& neighbors, const at::Device& d
         const bool is_inner = std::all_of(entry + starts[i], entry + starts[i + 1], [&](std::int64_t row) { return row < num_owned; });
         (is_inner ? inner : border).add(i, starts[i], starts[i + 1]);
     }
+    if (border.queries.empty()) return {{}, border.on(device), {}};
     std::vector<std::int64_t> positions(num_queries);
     std::int64_t position = 0;
     for (const auto* some : {&inner, &border}) {
@@ -189,10 +190,14 @@ SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neig
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
     const auto [inner, border, position] = neighbors.order ? neighbors.order->of(neighbors, rows.device()) : sorted_queries(neighbors, rows.device());
     const auto entry_rows = neighbors.rows.to(rows.device());
-    const auto first = segment_reduce(take_rows(rows, entry_rows.index_select(0, inner.entries)), inner.offsets, reduction);
+    const bool are_all_inner = !position.defined();
+    const auto first = are_all_inner ? segment_reduce(take_rows(rows, entry_rows), neighbors.offsets.to(rows.device()), reduction)
+                                     : segment_reduce(take_rows(rows, entry_rows.index_select(0, inner.entries)), inner.offsets, reduction);
     EntryRows found(rows, entry_rows.index_select(0, border.entries));
-    const auto second = segment_reduce(found.with(pending.end()[0]), border.offsets, reduction);
-    SegmentResult result{take_rows(at::cat({first.values, second.values}), position), {}};
+    const auto second = segment_reduce(found.with(pending.end()[0]), border.offsets, reduction);  // of nothing, too: backward sends on all ranks
+    const auto values = at::cat({first.values, second.values});
+    if (are_all_inner) return {values, first.arguments};
+    SegmentResult result{take_rows(values, position), {}};
     if (first.arguments.defined()) {
         result.arguments = at::cat({among_all(first.arguments, inner.entries), among_all(second.arguments, border.entries)}).index_select(0, position);
     }

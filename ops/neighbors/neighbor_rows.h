@@ -21,8 +21,8 @@ public:
         at::Tensor entries, offsets;
     };
     struct Parts {
-        Part inner, border;   ///< without ghosts and with
-        at::Tensor position;  ///< (queries), of each query among the inner ones followed by the border ones
+        Part inner, border;   ///< without ghosts and with; `inner` undefined where it is all queries
+        at::Tensor position;  ///< (queries), of each query among the inner ones followed by the border ones; undefined where all are inner
     };
 
     /// For the entries as they are now: found again if they, or the device, are others than in the call before.
