@@ -8,6 +8,7 @@
 #include "sharding/ranks/parallel_for.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -176,10 +177,12 @@ at::Tensor rectangle(const at::Tensor& tensor, const std::array<std::int64_t, 2>
     return tensor.narrow(kGridRows, first[0], count[0]).narrow(kGridColumns, first[1], count[1]);
 }
 
-/// (B, rows, columns, H, D) as (B, H, rows * columns, D).
+/// (B, rows, columns, H, D) as (B, H, rows * columns, D), in memory of this order: libraries round products of other orders in other ways. So they do where
+/// only the strides of dimensions of size one are others.
 at::Tensor by_heads(const at::Tensor& tensor, at::ScalarType type)
 {
-    return tensor.flatten(kGridRows, kGridColumns).transpose(1, 2).to(type);
+    const auto rows = tensor.flatten(kGridRows, kGridColumns).transpose(1, 2).to(type).contiguous();
+    return rows.as_strided(rows.sizes(), c10::contiguous_strides(rows.sizes()));
 }
 
 /// (queries, keys): whether a query of the tile sees a key, along one axis.
