@@ -215,7 +215,6 @@ void permute(RuleCall& call)
 void expand(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    if (spec_of(tensor)->has_partial()) call.reduce({tensor});
     auto shape = call.arg(1).toIntVector();
     const auto added = static_cast<std::int64_t>(shape.size()) - tensor.dim();
     std::vector<std::int64_t> strides(shape.size(), 0), repeated;
@@ -227,6 +226,7 @@ void expand(RuleCall& call)
         else
             strides[dim + added] = tensor.stride(dim);
     }
+    if (product_of(shape) > tensor.numel() && spec_of(tensor)->has_partial()) call.reduce({tensor});
     const auto whole = with_whole_dims(call, tensor, repeated);  // of a single row: one small message
     const auto spec = call.spec(map_dims(layouts_of(call, whole), [&](std::int64_t dim) { return dim + added; }));
     const auto& local = local_of(whole);
