@@ -48,17 +48,7 @@ TEST_P(DoublePrecisionFixtures, OutputsAndGradientsAgree)
 
     const auto result = test::run_fixture(GetParam().description(), tensors, at::kDouble);
 
-    for (std::size_t i = 0; i < result.outputs.size(); ++i) {
-        const auto name = test::output_name("output64", i, result.outputs.size());
-        test::expect_near(name, result.outputs[i], tensors.at(name), 1e-11);
-    }
-    for (const auto& [name, expected] : tensors) {
-        if (name.rfind("grad64.", 0) != 0 && name.rfind("grad_input64.", 0) != 0) continue;
-        auto own_name = name;
-        own_name.erase(own_name.find("64."), 2);
-        ASSERT_TRUE(result.gradients.count(own_name)) << name;
-        test::expect_near(name, result.gradients.at(own_name), expected, 1e-11 * std::max(1.0, test::largest(expected)));
-    }
+    test::expect_double_values(result, tensors);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReferenceFixtures, testing::ValuesIn(test::model_cases()), test::NameOfFixture());

@@ -282,7 +282,7 @@ FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors&
     return result;
 }
 
-void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors)
+void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors, double slack)
 {
     const bool takes_double = has_noisy_single_precision(description);
     for (std::size_t i = 0; i < result.outputs.size(); ++i) {
@@ -292,7 +292,7 @@ void expect_reference_values(const FixtureResult& result, const nlohmann::json& 
     // A case with results in double precision may keep its gradients in that precision only.
     const bool has_single = std::any_of(tensors.begin(), tensors.end(), [](const auto& item) { return item.first.rfind("grad.", 0) == 0; });
     const std::string prefix = has_single && !takes_double ? "grad." : "grad64.", input_prefix = takes_double ? "grad_input64." : "grad_input.";
-    const auto relative = relative_tolerance(description);
+    const auto relative = slack * relative_tolerance(description);
     double largest_gradient = 0;
     for (const auto& [name, tensor] : tensors) {
         if (name.rfind(prefix, 0) == 0) largest_gradient = std::max(largest_gradient, largest(tensor));
@@ -303,7 +303,7 @@ void expect_reference_values(const FixtureResult& result, const nlohmann::json& 
             ++num_gradients;
             const auto own_name = "grad." + name.substr(prefix.size());
             ASSERT_TRUE(result.gradients.count(own_name)) << name;
-            expect_near(own_name, result.gradients.at(own_name), expected, relative * largest(expected) + 1e-6 * largest_gradient);
+            expect_near(own_name, result.gradients.at(own_name), expected, relative * largest(expected) + slack * 1e-6 * largest_gradient);
         } else if (name.rfind(input_prefix, 0) == 0) {
             const auto own_name = "grad_input." + name.substr(input_prefix.size());
             ASSERT_TRUE(result.gradients.count(own_name)) << name;
@@ -312,6 +312,26 @@ void expect_reference_values(const FixtureResult& result, const nlohmann::json& 
     }
     const auto without = description.value("parameters_without_gradient", nlohmann::json::array()).size();
     EXPECT_EQ(num_gradients, result.num_parameters - without);
+}
+
+bool has_double_values(const NamedTensors& tensors)
+{
+    return std::any_of(tensors.begin(), tensors.end(), [](const auto& item) { return item.first.starts_with("output64"); });
+}
+
+void expect_double_values(const FixtureResult& result, const NamedTensors& tensors)
+{
+    for (std::size_t i = 0; i < result.outputs.size(); ++i) {
+        const auto name = output_name("output64", i, result.outputs.size());
+        expect_near(name, result.outputs[i], tensors.at(name), 1e-11);
+    }
+    for (const auto& [name, expected] : tensors) {
+        if (!name.starts_with("grad64.") && !name.starts_with("grad_input64.")) continue;
+        auto own_name = name;
+        own_name.erase(own_name.find("64."), 2);
+        ASSERT_TRUE(result.gradients.count(own_name)) << name;
+        expect_near(name, result.gradients.at(own_name), expected, 1e-11 * std::max(1.0, largest(expected)));
+    }
 }
 
 void expect_near(const std::string& what, const at::Tensor& value, const at::Tensor& expected, double tolerance)

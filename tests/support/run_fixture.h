@@ -59,8 +59,14 @@ struct FixtureResult {
 /// Runs the model forward, and backward from the sum over the outputs of sum(output * grad_output).
 FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type);
 
-/// Checks outputs and gradients against the fixture within the tolerances of the fixtures' README.
-void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors);
+/// Checks outputs and gradients in single precision against the fixture within the tolerances of the fixtures' README; those of gradients times `slack`.
+void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors, double slack = 1);
+
+/// True if the case has results in double precision.
+bool has_double_values(const NamedTensors& tensors);
+
+/// Checks outputs and gradients in double precision against those of the fixture, to 1e-11 of their largest value.
+void expect_double_values(const FixtureResult& result, const NamedTensors& tensors);
 
 /// Largest absolute difference must not exceed `tolerance`.
 void expect_near(const std::string& what, const at::Tensor& value, const at::Tensor& expected, double tolerance);
