@@ -12,7 +12,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -28,22 +28,23 @@ using Work = std::function<void()>;
 constexpr std::int64_t kMostRows = 8192;  // of a large product that is measured
 constexpr std::int64_t kTileRows = 64, kTilePoints = 256;
 
-/// Seconds of a call, the best of several runs of about a millisecond.
+/// Seconds of a call, the best of several runs of about a millisecond. With one thread they are seconds in which it computes, which other programs lengthen
+/// less.
 double best_seconds(const Work& work)
 {
-    using Clock = std::chrono::steady_clock;
     constexpr int kRuns = 7;
     constexpr double kRunSeconds = 1.5e-3;
-    const auto seconds_of = [&](std::int64_t calls) {
-        const auto start = Clock::now();
-        for (std::int64_t i = 0; i < calls; ++i) work();
-        return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(calls);
+    const auto seconds_of_calls = [&](std::int64_t calls) {
+        const auto [wall, cpu] = seconds_of([&] {
+            for (std::int64_t i = 0; i < calls; ++i) work();
+        });
+        return (at::get_num_threads() == 1 ? cpu : wall) / static_cast<double>(calls);
     };
     work();
-    const auto once = std::max(1e-8, seconds_of(1));
+    const auto once = std::max(1e-8, seconds_of_calls(1));
     const auto calls = std::max<std::int64_t>(1, static_cast<std::int64_t>(kRunSeconds / once));
     double best = once;
-    for (int i = 0; i < kRuns; ++i) best = std::min(best, seconds_of(calls));
+    for (int i = 0; i < kRuns; ++i) best = std::min(best, seconds_of_calls(calls));
     return best;
 }
 
@@ -84,12 +85,20 @@ double seconds_of_tile_product(const Operation& o)
     });
 }
 
-/// A product of LibTorch's, of the rows that are measured.
+/// A product of LibTorch's, of the rows that are measured. Its matrices come from memory as in a step, whose other operators take the caches in between:
+/// calls go through so many of them that none is still there when its turn comes.
 double seconds_of_large_product(std::int64_t rows, std::int64_t columns, std::int64_t inner)
 {
-    const auto a = at::rand({rows, inner}), b = at::rand({inner, columns});
-    auto c = at::empty({rows, columns});
-    return best_seconds([&] { at::mm_out(c, a, b); });
+    constexpr std::int64_t kMoreThanCaches = 64 << 20;
+    const auto bytes = 4 * (rows * inner + inner * columns + rows * columns);
+    std::vector<std::array<at::Tensor, 3>> sets;
+    for (std::int64_t i = 0; i < std::clamp<std::int64_t>(kMoreThanCaches / bytes, 1, 1024); ++i)
+        sets.push_back({at::rand({rows, inner}), at::rand({inner, columns}), at::empty({rows, columns})});
+    std::size_t turn = 0;
+    return best_seconds([&] {
+        auto& [a, b, c] = sets[turn++ % sets.size()];
+        at::mm_out(c, a, b);
+    });
 }
 
 /// Seconds per number. Functions that work in place begin with the same numbers each time, and the copying is taken off.
@@ -139,6 +148,35 @@ double seconds_of_tile_function(Kind kind)
     return (per_call - copying) / static_cast<double>(count);
 }
 
+bool is_measured_alone(Kind kind)
+{
+    return kind == Kind::Activation || kind == Kind::ActivationGradient || kind == Kind::Norm || kind == Kind::NormGradient;
+}
+
+/// Seconds per number of LibTorch's operators on tensors that are too large for a core's cache.
+double seconds_of_large_function(Kind kind)
+{
+    constexpr std::int64_t kRows = 1 << 15, kChannels = 128;
+    const auto x = at::randn({kRows, kChannels}), gradient = at::randn({kRows, kChannels}), weight = at::ones({kChannels}), bias = at::zeros({kChannels});
+    const auto mean = at::zeros({kRows, 1}), rstd = at::ones({kRows, 1});
+    const auto per_call = best_seconds([&] {
+        switch (kind) {
+        case Kind::Activation:
+            at::gelu(x);
+            break;
+        case Kind::ActivationGradient:
+            at::gelu_backward(gradient, x);
+            break;
+        case Kind::Norm:
+            at::native_layer_norm(x, {kChannels}, weight, bias, 1e-5);
+            break;
+        default:
+            at::native_layer_norm_backward(gradient, x, {kChannels}, mean, rstd, weight, bias, {true, true, true});
+        }
+    });
+    return per_call / static_cast<double>(x.numel());
+}
+
 /// Memory that the system has left, or may take back; a rank's share of it.
 double available_bytes(std::int64_t num_ranks)
 {
@@ -183,10 +221,10 @@ MachineRates::MachineRates(const DeviceMesh& mesh)
     }
 }
 
-double MachineRates::seconds_of_number(Kind kind) const
+double MachineRates::seconds_of_number(Kind kind, bool in_tile) const
 {
-    const auto [found, is_new] = numbers_.try_emplace(kind, 0);
-    if (is_new) found->second = seconds_of_tile_function(kind);
+    const auto [found, is_new] = numbers_.try_emplace({kind, in_tile}, 0);
+    if (is_new) found->second = in_tile ? seconds_of_tile_function(kind) : seconds_of_large_function(kind);
     return found->second;
 }
 
@@ -207,7 +245,8 @@ double MachineRates::seconds_of_call(const Operation& o) const
 double MachineRates::seconds(const Operation& o) const
 {
     if (o.kind == Kind::Product) return o.calls * seconds_of_call(o);
-    if (o.in_tile) return o.kind == Kind::Pass || o.kind == Kind::Exponentials ? 0.0 : o.numbers * seconds_of_number(o.kind);
+    if (o.in_tile) return o.kind == Kind::Pass || o.kind == Kind::Exponentials ? 0.0 : o.numbers * seconds_of_number(o.kind, true);
+    if (is_measured_alone(o.kind)) return o.numbers * seconds_of_number(o.kind, false);
     const auto arithmetic = o.kind == Kind::Exponentials ? o.numbers / exponential_rate_ : 0.0;
     return o.bytes / copy_rate_ + arithmetic;
 }

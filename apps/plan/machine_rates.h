@@ -7,11 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <utility>
 
 namespace meshard {
 
 /// This machine's own rates. The constructor measures memory, exponentials, a call of an operator, and messages of a few bytes and of megabytes. Products of
-/// each shape, and softmax, activations and norms on tiles in a core's cache, are measured when they are first asked for. Each takes milliseconds; the best of
+/// each shape, activations and norms, and softmax on tiles in a core's cache, are measured when they are first asked for. Each takes milliseconds; the best of
 /// several runs counts. Ranks that share the machine should measure the same at the same time, so all must ask in the same order.
 class MachineRates : public StepRates {
 public:
@@ -32,11 +33,11 @@ public:
 
 private:
     double seconds_of_call(const Operation& operation) const;
-    double seconds_of_number(Operation::Kind kind) const;
+    double seconds_of_number(Operation::Kind kind, bool in_tile) const;
 
     using Shape = std::tuple<bool, std::int64_t, std::int64_t, std::int64_t, bool, bool>;
     mutable std::map<Shape, double> products_;
-    mutable std::map<Operation::Kind, double> numbers_;
+    mutable std::map<std::pair<Operation::Kind, bool>, double> numbers_;
     std::int64_t num_ranks_ = 1;
     double copy_rate_ = 1, product_rate_ = 1, exponential_rate_ = 1, small_call_ = 0, message_latency_ = 0, message_rate_ = 1;
 };
