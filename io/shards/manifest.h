@@ -17,13 +17,13 @@ using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
 /// Data of a shards folder that its subdomains do not have: their source and how it was cut.
 struct ShardsInfo {
-    std::string source;       ///< path as the user gave it
-    std::string source_hash;  ///< `hash_file` of it
-    std::string method;       ///< e.g. `metis`
+    std::string source = {};       ///< path as the user gave it
+    std::string source_hash = {};  ///< `hash_file` of it
+    std::string method = {};       ///< e.g. `metis`
     std::int64_t seed = 0;
-    NamedTexts options;        ///< further options of the cut, e.g. {"imbalance", "1.03"}
-    NamedTexts versions;       ///< of the libraries used, e.g. {"METIS", "5.1.0"}
-    PartitionQuality quality;  ///< may be left empty
+    NamedTexts options = {};        ///< further options of the cut, e.g. {"imbalance", "1.03"}
+    NamedTexts versions = {};       ///< of the libraries used, e.g. {"METIS", "5.1.0"}
+    PartitionQuality quality = {};  ///< may be left empty
 };
 
 /// An array of the source, as the pieces hold it.

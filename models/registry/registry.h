@@ -34,8 +34,8 @@ struct AllPoints {
 struct PointInputs {
     at::Tensor embedding;                            ///< (B, N, C): positions first, then other inputs of each point
     at::Tensor positions;                            ///< (B, N, 3)
-    at::Tensor constants;                            ///< (B, G): inputs that are the same for all points of a case; undefined if there are none
-    at::Tensor time;                                 ///< (B): undefined if there is none
+    at::Tensor constants = {};                       ///< (B, G): inputs that are the same for all points of a case; undefined if there are none
+    at::Tensor time = {};                            ///< (B): undefined if there is none
     std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that take one (`ModelEntry::takes_body`)
     /// Numbers of rows of the regular grid that the points make up, slowest direction first: their product is N, and points are in its order. Empty: no grid.
     std::vector<std::int64_t> grid = {};

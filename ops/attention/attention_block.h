@@ -13,9 +13,9 @@ namespace meshard {
 /// has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, true where a query attends to a key.
 struct AttentionSettings {
     double scale = 1;
-    bool causal = false;  ///< row i attends to keys 0 to i
-    double dropout = 0;   ///< probability that a weight is dropped
-    at::Tensor kept;      ///< (B, H, L, S) of the whole: weights that are not dropped; undefined: drawn from `seed` and the index in the whole
+    bool causal = false;   ///< row i attends to keys 0 to i
+    double dropout = 0;    ///< probability that a weight is dropped
+    at::Tensor kept = {};  ///< (B, H, L, S) of the whole: weights that are not dropped; undefined: drawn from `seed` and the index in the whole
     std::int64_t seed = 0;
     std::int64_t first_batch = 0;  ///< index in the whole of this rank's first batch,
     std::int64_t first_head = 0;   ///< and of its first head

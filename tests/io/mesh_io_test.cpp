@@ -31,7 +31,7 @@ TEST(MeshIo, RefusesWhatIsNoMesh)
     const TemporaryFolder folder;
     for (const char* extension : {"vtu", "vtp", "pvtu", "pvtp", "vtk", "stl", "ply"}) {
         const auto path = folder / (std::string("file.") + extension);
-        for (const std::string content :
+        for (const std::string& content :
              {std::string(), std::string("hello, world\n"), std::string("\0\1\2\3", 4), std::string("<html><body>404</body></html>"), std::string(3000, 'x')}) {
             write_bytes(path, content);
             EXPECT_TRUE(throws_with<IoError>("file.", [&] { read_mesh(path); })) << extension << " " << content.substr(0, 20);

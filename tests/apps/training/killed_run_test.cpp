@@ -57,7 +57,9 @@ TEST_P(UnfinishedOutput, IsNotThereAfterAKill)
         std::vector<std::string> words{"-s", "KILL", std::to_string(whole_run.count() * (i + 0.5) / num_trials), program_path()};
         words.insert(words.end(), words_.begin(), words_.end());
         num_killed += run_program("/usr/bin/timeout", words).exit_code != 0;
-        if (std::filesystem::exists(output())) EXPECT_TRUE(is_whole()) << "killed after " << words[2] << " s";
+        if (std::filesystem::exists(output())) {
+            EXPECT_TRUE(is_whole()) << "killed after " << words[2] << " s";
+        }
         for (const std::string& name : entries())
             if (name != "source.vtu" && name != "shards") std::filesystem::remove_all(path(name));
     }

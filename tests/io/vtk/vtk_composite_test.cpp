@@ -98,7 +98,7 @@ TEST(VtkComposite, RefusesWhatIsNoneOfThem)
     const TemporaryFolder folder;
     for (const char* name : {"a.case", "a.encas", "a.exo", "a.e", "a.cgns"}) {
         EXPECT_TRUE(throws_with<IoError>("does not exist", [&] { read_mesh(folder / name); })) << name;
-        for (const std::string content : {std::string(), std::string("hello, world\n"), std::string(3000, 'x')}) {
+        for (const std::string& content : {std::string(), std::string("hello, world\n"), std::string(3000, 'x')}) {
             write_bytes(folder / name, content);
             EXPECT_THROW(read_mesh(folder / name), IoError) << name << " " << content.substr(0, 10);
         }

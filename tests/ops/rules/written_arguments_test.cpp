@@ -525,9 +525,10 @@ TEST(WrittenArguments, HaveNoRuleOfTheFormWithNewResults)
         const auto dot = entry.op.find('.');
         const auto op = c10::Dispatcher::singleton().findSchema({entry.op.substr(0, dot), dot == std::string::npos ? "" : entry.op.substr(dot + 1)});
         ASSERT_TRUE(op.has_value()) << entry.op;
-        if (takes_out(op->schema()))
+        if (takes_out(op->schema())) {
             EXPECT_TRUE(entry.family == "given results" || entry.family == "composite" || entry.family == "shortcuts")
                 << entry.op << " has the rule of " << entry.family;
+        }
     }
 }
 

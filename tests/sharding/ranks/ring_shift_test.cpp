@@ -26,7 +26,9 @@ at::Tensor passed_round(const RankGroup& group, const std::vector<std::int64_t>&
         auto pending = group.start_ring_shift(current, next);
         std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
         pending.wait();
-        if (counts[coming] > 0) EXPECT_EQ(next[0].item<double>(), 1000.0 * coming);
+        if (counts[coming] > 0) {
+            EXPECT_EQ(next[0].item<double>(), 1000.0 * coming);
+        }
         current = next;
     }
     return current;

@@ -57,7 +57,9 @@ TEST(RowStream, GivesPlacesOfBytesThatLieInARow)
             const bool lies_in_a_row = first == last || last <= 2;  // of the index 3, 4, 5 only
             const auto* place = stream.in_place(begin, count);
             ASSERT_EQ(place != nullptr, lies_in_a_row) << begin << ' ' << count;
-            if (place) EXPECT_EQ(std::memcmp(place, read_all(stream, begin, count).data_ptr(), static_cast<std::size_t>(count)), 0);
+            if (place) {
+                EXPECT_EQ(std::memcmp(place, read_all(stream, begin, count).data_ptr(), static_cast<std::size_t>(count)), 0);
+            }
         }
     }
     EXPECT_EQ(stream.in_place(0, 0), nullptr);

@@ -249,8 +249,12 @@ TEST(KeptTensors, AViewOnOneRankLeavesAWriteInPlaceAsItIs)
 
         EXPECT_EQ(to_string(*spec_of(total)), "Replicate on domain");
         EXPECT_TRUE(at::equal(to_local(total), whole));
-        if (preview.defined()) EXPECT_TRUE(at::equal(to_local(preview), whole.slice(1, 0, 2)));
-        if (part.defined()) EXPECT_TRUE(at::equal(part, whole)) << "what to_local gave looks at the same memory";
+        if (preview.defined()) {
+            EXPECT_TRUE(at::equal(to_local(preview), whole.slice(1, 0, 2)));
+        }
+        if (part.defined()) {
+            EXPECT_TRUE(at::equal(part, whole)) << "what to_local gave looks at the same memory";
+        }
     });
 }
 

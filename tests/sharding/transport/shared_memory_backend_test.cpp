@@ -122,8 +122,8 @@ TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
 
 TEST(SharedMemoryBackend, RefusesRowsThatAreNotExpected)
 {
-    for (const auto [sent, after] : {std::pair<std::int64_t, int>(10, 0), {100'000, 0}, {10, 200}}) {  // 10,000 are expected; the last come while nobody waits
-        std::atomic<int> refusals{0};                                                                  // by either, or both
+    for (const auto& [sent, after] : {std::pair<std::int64_t, int>(10, 0), {100'000, 0}, {10, 200}}) {  // 10,000 are expected; the last come while nobody waits
+        std::atomic<int> refusals{0};                                                                   // by either, or both
         std::atomic<bool> receiver_knows{false};
         run_backends(
             2,
