@@ -2,6 +2,7 @@
 #include "apps/python/bindings.h"
 #include "partition/error.h"
 #include "sharding/memory/recompute.h"
+#include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/distribute_rows.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/rule_table.h"
@@ -237,6 +238,7 @@ void bind_recorder(py::module_& module)
         .def("stop", [](Recorder&) { set_rule_observer(nullptr); })
         .def_readonly("events", &Recorder::events)
         .def_readonly("refusals", &Recorder::refusals);
+    module.def("num_rule_calls", &num_rule_calls);
 }
 
 std::vector<at::Tensor> recomputed(const py::function& function, const std::vector<at::Tensor>& inputs)

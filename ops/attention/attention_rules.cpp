@@ -315,9 +315,16 @@ void attention_backward(RuleCall& call)
 const RuleRegistration r_attention("attention", {"aten::_scaled_dot_product_fused_attention_overrideable"}, attention);
 const RuleRegistration r_backward("attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"}, attention_backward);
 
-void require(bool holds, const std::string& what)
+/// `what()` is called only where it does not hold: to compose it takes as long as an operator.
+template <class F>
+void require(bool holds, F&& what)
 {
-    if (!holds) throw InvalidInput("scaled_dot_product_attention: " + what);
+    if (!holds) throw InvalidInput("scaled_dot_product_attention: " + what());
+}
+
+void require(bool holds, const char* what)
+{
+    require(holds, [&] { return std::string(what); });
 }
 
 std::string shape_of(const at::Tensor& tensor)
@@ -350,11 +357,13 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         double dropout, bool causal, std::optional<double> scale, bool grouped)
 {
     const auto [least_dims, num_dims] = std::minmax({query.dim(), key.dim(), value.dim()});
-    require(least_dims >= 2, "query " + shape_of(query) + ", key " + shape_of(key) + " and value " + shape_of(value) + " must have two or more dimensions.");
+    require(least_dims >= 2,
+            [&] { return "query " + shape_of(query) + ", key " + shape_of(key) + " and value " + shape_of(value) + " must have two or more dimensions."; });
     require(query.scalar_type() == key.scalar_type() && query.scalar_type() == value.scalar_type() && query.is_floating_point(),
             "query, key and value must share one floating type.");
-    require(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2),
-            "query " + shape_of(query) + " and key " + shape_of(key) + " must share their last dimension, key and value " + shape_of(value) + " their rows.");
+    require(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2), [&] {
+        return "query " + shape_of(query) + " and key " + shape_of(key) + " must share their last dimension, key and value " + shape_of(value) + " their rows.";
+    });
     require(!causal || !mask || !mask->defined(), "give a mask or is_causal, not both.");
     require(dropout >= 0 && dropout <= 1, "dropout_p must lie between 0 and 1.");
     auto bias = mask.value_or(at::Tensor());
@@ -386,7 +395,9 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     if (bias.defined()) {
         bias = in_four_dims(bias, num_dims);
         const bool fits = at::is_expandable_to(bias.sizes(), {q.size(0), std::max(q.size(1), k.size(1)), q.size(2), k.size(2)});
-        require(fits, "the mask " + shape_of(*mask) + " does not broadcast to the scores of query " + shape_of(query) + " and key " + shape_of(key) + ".");
+        require(fits, [&] {
+            return "the mask " + shape_of(*mask) + " does not broadcast to the scores of query " + shape_of(query) + " and key " + shape_of(key) + ".";
+        });
     }
 
     // Every key head is used by the same number of query heads; a single key head by all.
@@ -394,7 +405,9 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     if (q.size(1) != heads) q = q.expand({-1, heads, -1, -1});
     for (auto* tensor : {&k, &v}) {
         const bool serves = tensor->size(1) == heads || tensor->size(1) == 1 || (grouped && tensor->size(1) > 0 && heads % tensor->size(1) == 0);
-        require(serves, "the heads of key " + shape_of(key) + " and value " + shape_of(value) + " do not match those of query " + shape_of(query) + ".");
+        require(serves, [&] {
+            return "the heads of key " + shape_of(key) + " and value " + shape_of(value) + " do not match those of query " + shape_of(query) + ".";
+        });
     }
     if (k.size(1) != v.size(1)) {
         k = k.repeat_interleave(heads / k.size(1), 1);

@@ -116,7 +116,7 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
     }
-    const auto axes = without_pending(reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum));
+    const auto axes = without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
     auto total = exact_sum(local_of(tensor).to(type), dims, keepdim, std::max<std::int64_t>(1, count), summed_groups(call, tensor, dims));
     if (is_mean) total = total.div(static_cast<double>(count));
     call.finish({wrap(total, call.spec(axes))});

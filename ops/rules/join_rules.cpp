@@ -100,26 +100,48 @@ void repeat(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-/// cat without boxes, of tensors that all have the same layout, along a dimension that every rank holds whole.
+// --- of tensors that all have the same layout, without boxes ----------------------------------------------------------
+
+struct AlikeParts {
+    std::vector<at::Tensor> locals;
+    SpecPtr spec;  // null where the tensors differ
+    std::int64_t num_dims = 0;
+};
+
+template <class Tensors>
+AlikeParts alike_parts(const Tensors& tensors)
+{
+    AlikeParts parts;
+    parts.locals.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) {
+        const bool alike = is_ready(tensor) && (!parts.spec || (tensor.dim() == parts.num_dims && *spec_of(tensor) == *parts.spec));
+        if (!alike) return {};
+        if (!parts.spec) parts.spec = spec_of(tensor);
+        parts.num_dims = tensor.dim();
+        parts.locals.push_back(local_of(tensor));
+    }
+    return parts;
+}
+
+/// Along a dimension that every rank holds whole.
 std::optional<at::Tensor> direct_cat(const at::ITensorListRef& tensors, std::int64_t dim)
 {
-    const SpecPtr* spec = nullptr;
-    std::int64_t num_dims = 0;
-    std::vector<at::Tensor> locals;
-    locals.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) {
-        if (!is_ready(tensor)) return std::nullopt;
-        const auto& own = spec_of(tensor);
-        if (spec && (tensor.dim() != num_dims || !(own == *spec || *own == **spec))) return std::nullopt;
-        spec = &own;
-        num_dims = tensor.dim();
-        locals.push_back(local_of(tensor));
-    }
-    if (!spec || dim < -num_dims || dim >= num_dims || (*spec)->axis_of_dim(from_front(dim, num_dims)) >= 0) return std::nullopt;
-    return fresh(at::cat(locals, dim), *spec);
+    const auto parts = alike_parts(tensors);
+    const auto d = existing_dim(dim, parts.num_dims);
+    if (!parts.spec || !d || parts.spec->axis_of_dim(*d) >= 0) return std::nullopt;
+    return fresh(at::cat(parts.locals, *d), parts.spec);
+}
+
+std::optional<at::Tensor> direct_stack(at::TensorList tensors, std::int64_t dim)
+{
+    const auto parts = alike_parts(tensors);
+    const auto d = existing_dim(dim, parts.num_dims + 1);
+    if (!parts.spec || !d) return std::nullopt;
+    return fresh(at::stack(parts.locals, *d), with_dims(parts.spec, [&](std::int64_t cut) { return cut + (cut >= *d); }));
 }
 
 const DirectRegistration d_cat = direct_kernel<at::_ops::cat, &direct_cat>(join);
+const DirectRegistration d_stack = direct_kernel<at::_ops::stack, &direct_stack>(join);
 
 const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, join);
 const RuleRegistration r_repeat("views", {"aten::repeat"}, repeat);

@@ -32,9 +32,8 @@ bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std:
     return false;
 }
 
-AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim, Reduction reduction)
+AxisLayouts reduced_layouts(AxisLayouts axes, c10::ArrayRef<std::int64_t> dims, bool keepdim, Reduction reduction)
 {
-    auto axes = layouts_of(call, tensor);
     for (auto& axis : axes) {
         if (!axis.is_shard()) continue;
         const auto cut = axis.placement.dim;
@@ -54,6 +53,11 @@ SpecPtr pending_sum(const SpecPtr& spec)
         if (axis.is_shard()) axis = {Partial(), nullptr, 1};
     }
     return make_spec(spec->device_mesh, axes);
+}
+
+bool same_rows(const AxisLayout& a, const AxisLayout& b)
+{
+    return a.blocks == b.blocks && (a.extents == b.extents || *a.extents == *b.extents);
 }
 
 }  // namespace meshard

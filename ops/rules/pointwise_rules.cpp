@@ -281,14 +281,24 @@ void copy(RuleCall& call)
     pointwise_rule(call);
 }
 
-// --- the usual operators on operands that all have the same layout, without boxes ----------------------------------
+// --- the usual operators on operands that fit as they are, without boxes ----------------------------------------------
 
-/// Operands of a direct kernel: tensors that are ready and show contiguous memory, and numbers.
+/// Operands of a direct kernel: sharded tensors of one layout; beside them numbers, and plain tensors that every rank needs whole, since they are repeated
+/// along the cut rows.
 class DirectOperands {
 public:
     void add(const at::Tensor& tensor)
     {
-        if (tensor.defined() && !(tensor.is_contiguous() && (is_ready(tensor) || !is_sharded(tensor)))) fit_ = false;
+        if (!tensor.defined()) return;
+        contiguous_ &= tensor.is_contiguous();
+        if (!is_sharded(tensor)) {
+            (tensor.dim() > 0 ? plain_ : number_) = &tensor;
+            num_plain_ += tensor.dim() > 0;
+            return;
+        }
+        alike_ &= !first_ || (tensor.sizes() == first_->sizes() && tensor.strides() == first_->strides());
+        if (!first_) first_ = &tensor;
+        ready_ &= is_ready(tensor);
         layout_.add(tensor);
     }
     void add(const std::optional<at::Tensor>& tensor)
@@ -299,11 +309,37 @@ public:
     void add(const T&)  // no tensor
     {
     }
-    const SpecPtr* spec() const { return fit_ ? layout_.spec() : nullptr; }
+
+    /// Null where an operand must be converted.
+    const SpecPtr* spec() const { return ready_ && (num_plain_ == 0 || (num_plain_ == 1 && is_repeated(*plain_))) ? layout_.spec() : nullptr; }
+
+    /// Strides of the result, as LibTorch gives them; none if that takes more than a look.
+    std::optional<c10::IntArrayRef> strides() const
+    {
+        if (contiguous_) return c10::IntArrayRef();
+        // The order of dimensions of one entry is free, and may become another beside a number.
+        const bool keeps_order = alike_ && num_plain_ == 0 && first_->is_non_overlapping_and_dense() &&
+                                 (!number_ || std::find(first_->sizes().begin(), first_->sizes().end(), 1) == first_->sizes().end());
+        return keeps_order ? std::make_optional(first_->strides()) : std::nullopt;
+    }
 
 private:
+    /// Along all cut dimensions. Not where it has the shape of the others: added to it in backward, the result is plain.
+    bool is_repeated(const at::Tensor& plain) const
+    {
+        if (!layout_.spec() || plain.dim() > first_->dim() || plain.sizes() == first_->sizes()) return false;
+        const auto& axes = (*layout_.spec())->axes;
+        return std::all_of(axes.begin(), axes.end(), [&](const AxisLayout& axis) {
+            const auto dim = axis.placement.dim - (first_->dim() - plain.dim());
+            return !axis.is_shard() || dim < 0 || (plain.size(dim) == 1 && first_->size(axis.placement.dim) != 1);
+        });
+    }
+
     CommonLayout layout_;
-    bool fit_ = true;
+    const at::Tensor* first_ = nullptr;  // that is sharded
+    const at::Tensor *plain_ = nullptr, *number_ = nullptr;
+    int num_plain_ = 0;
+    bool ready_ = true, contiguous_ = true, alike_ = true;
 };
 
 const at::Tensor& part_of(const at::Tensor& tensor)
@@ -325,8 +361,11 @@ struct DirectPointwise<Op, at::Tensor(Args...)> {
     {
         DirectOperands operands;
         (operands.add(args), ...);
-        if (!operands.spec()) return std::nullopt;
-        return fresh(Op::call(part_of(args)...), *operands.spec());
+        const auto* spec = operands.spec();
+        if (!spec) return std::nullopt;
+        const auto strides = operands.strides();
+        if (!strides) return std::nullopt;
+        return fresh(Op::call(part_of(args)...), *spec, *strides);
     }
 };
 
@@ -356,27 +395,71 @@ template <class Op>
 std::optional<at::Tensor> direct_alias(const at::Tensor& self)
 {
     if (!is_ready(self) || !self.is_contiguous()) return std::nullopt;
-    auto result = wrap(Op::call(local_of(self)), spec_of(self));
-    share_memory(self, {c10::IValue(result)});
-    return result;
+    return view_of(self, Op::call(local_of(self)), spec_of(self));
+}
+
+std::optional<at::Tensor> direct_clone(const at::Tensor& self, std::optional<at::MemoryFormat> format)
+{
+    if (!is_ready(self) || spec_of(self)->has_partial()) return std::nullopt;
+    if (format == at::MemoryFormat::Contiguous) return fresh(local_of(self).clone(format), spec_of(self));
+    const bool keeps_order = format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve && self.is_non_overlapping_and_dense();
+    return keeps_order ? std::make_optional(fresh(local_of(self).clone(format), spec_of(self), self.strides())) : std::nullopt;
 }
 
 namespace op = at::_ops;
-const DirectRegistration direct[] = {direct_pointwise<op::add_Tensor>(),  direct_pointwise<op::sub_Tensor>(),
-                                     direct_pointwise<op::mul_Tensor>(),  direct_pointwise<op::div_Tensor>(),
-                                     direct_pointwise<op::add__Tensor>(), direct_pointwise<op::mul__Tensor>(),
-                                     direct_pointwise<op::neg>(),         direct_pointwise<op::exp>(),
-                                     direct_pointwise<op::sqrt>(),        direct_pointwise<op::rsqrt>(),
-                                     direct_pointwise<op::abs>(),         direct_pointwise<op::sin>(),
-                                     direct_pointwise<op::cos>(),         direct_pointwise<op::pow_Tensor_Scalar>(),
-                                     direct_pointwise<op::tanh>(),        direct_pointwise<op::tanh_backward>(),
-                                     direct_pointwise<op::sigmoid>(),     direct_pointwise<op::sigmoid_backward>(),
-                                     direct_pointwise<op::relu>(),        direct_pointwise<op::threshold_backward>(),
-                                     direct_pointwise<op::silu>(),        direct_pointwise<op::silu_backward>(),
-                                     direct_pointwise<op::gelu>(),        direct_pointwise<op::gelu_backward>(),
-                                     direct_pointwise<op::leaky_relu>(),  direct_pointwise<op::leaky_relu_backward>()};
+const DirectRegistration direct[] = {direct_pointwise<op::add_Tensor>(),
+                                     direct_pointwise<op::sub_Tensor>(),
+                                     direct_pointwise<op::mul_Tensor>(),
+                                     direct_pointwise<op::div_Tensor>(),
+                                     direct_pointwise<op::mul_Scalar>(),
+                                     direct_pointwise<op::div_Scalar>(),
+                                     direct_pointwise<op::rsub_Scalar>(),
+                                     direct_pointwise<op::add__Tensor>(),
+                                     direct_pointwise<op::sub__Tensor>(),
+                                     direct_pointwise<op::mul__Tensor>(),
+                                     direct_pointwise<op::div__Tensor>(),
+                                     direct_pointwise<op::neg>(),
+                                     direct_pointwise<op::exp>(),
+                                     direct_pointwise<op::log>(),
+                                     direct_pointwise<op::sqrt>(),
+                                     direct_pointwise<op::rsqrt>(),
+                                     direct_pointwise<op::reciprocal>(),
+                                     direct_pointwise<op::abs>(),
+                                     direct_pointwise<op::sin>(),
+                                     direct_pointwise<op::cos>(),
+                                     direct_pointwise<op::pow_Tensor_Scalar>(),
+                                     direct_pointwise<op::clamp>(),
+                                     direct_pointwise<op::maximum>(),
+                                     direct_pointwise<op::minimum>(),
+                                     direct_pointwise<op::tanh>(),
+                                     direct_pointwise<op::tanh_backward>(),
+                                     direct_pointwise<op::sigmoid>(),
+                                     direct_pointwise<op::sigmoid_backward>(),
+                                     direct_pointwise<op::relu>(),
+                                     direct_pointwise<op::threshold_backward>(),
+                                     direct_pointwise<op::silu>(),
+                                     direct_pointwise<op::silu_backward>(),
+                                     direct_pointwise<op::gelu>(),
+                                     direct_pointwise<op::gelu_backward>(),
+                                     direct_pointwise<op::leaky_relu>(),
+                                     direct_pointwise<op::leaky_relu_backward>(),
+                                     direct_pointwise<op::where_self>(),
+                                     direct_pointwise<op::masked_fill_Scalar>(),
+                                     direct_pointwise<op::eq_Scalar>(),
+                                     direct_pointwise<op::ne_Scalar>(),
+                                     direct_pointwise<op::lt_Scalar>(),
+                                     direct_pointwise<op::le_Scalar>(),
+                                     direct_pointwise<op::gt_Scalar>(),
+                                     direct_pointwise<op::ge_Scalar>(),
+                                     direct_pointwise<op::eq_Tensor>(),
+                                     direct_pointwise<op::ne_Tensor>(),
+                                     direct_pointwise<op::lt_Tensor>(),
+                                     direct_pointwise<op::le_Tensor>(),
+                                     direct_pointwise<op::gt_Tensor>(),
+                                     direct_pointwise<op::ge_Tensor>()};
 const DirectRegistration direct_aliases[] = {direct_kernel<op::detach, &direct_alias<op::detach>>(same_value),
                                              direct_kernel<op::alias, &direct_alias<op::alias>>(same_value)};
+const DirectRegistration d_clone = direct_kernel<op::clone, &direct_clone>(pointwise_rule);
 
 const PointwiseRegistration all_pointwise(pointwise_rule);
 const RuleRegistration pointwise_untagged("pointwise",

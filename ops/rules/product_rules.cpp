@@ -54,7 +54,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
             const char other = label_of(right_labels, r);
             if (label == other) {
                 // The same dimension cut in two ways: the right operand follows the left one.
-                if (!(l.extents == r.extents || *l.extents == *r.extents) || l.blocks != r.blocks) {
+                if (!same_rows(l, r)) {
                     auto target = l;
                     target.placement.dim = r.placement.dim;
                     right = call.with_layout(right, axis, target);
@@ -146,54 +146,62 @@ void dot(RuleCall& call)
     product(call, 0, 1, "k", "k", "");
 }
 
-// --- rows of one operand and a whole other one, and the gradient of that one, without boxes --------------------------
+// --- operands that match as they are, without boxes --------------------------------------------------------------------
 
-/// Whether every cut is along `dim` and nothing is pending.
-bool is_cut_along(const ShardSpec& spec, std::int64_t dim)
+/// The product's layout; null where an operand must be converted or is pending.
+SpecPtr spec_of_product(const at::Tensor& left, const at::Tensor& right, std::string_view left_labels, std::string_view right_labels,
+                        std::string_view out_labels)
 {
-    for (const auto& axis : spec.axes) {
-        if (axis.is_partial() || (axis.is_shard() && axis.placement.dim != dim)) return false;
+    for (const auto* tensor : {&left, &right}) {
+        if (is_sharded(*tensor) && !is_ready(*tensor)) return nullptr;
     }
-    return true;
-}
-
-/// Rows by a plain matrix.
-bool is_rows_by_plain(const at::Tensor& left, const at::Tensor& right, std::int64_t row_dim)
-{
-    return is_ready(left) && !is_sharded(right) && is_cut_along(*spec_of(left), row_dim);
-}
-
-/// Contracted over rows that both hold: a pending sum.
-bool is_over_rows(const at::Tensor& left, const at::Tensor& right)
-{
-    if (!is_ready(left) || !is_ready(right) || !is_cut_along(*spec_of(left), 1) || !is_cut_along(*spec_of(right), 0)) return false;
-    const auto &l = spec_of(left)->axes, &r = spec_of(right)->axes;
-    for (std::size_t axis = 0; axis < l.size(); ++axis) {
-        if (l[axis].is_shard() != r[axis].is_shard()) return false;
-        if (l[axis].is_shard() && !(l[axis].blocks == r[axis].blocks && (l[axis].extents == r[axis].extents || *l[axis].extents == *r[axis].extents)))
-            return false;
+    const auto& spec = spec_of(is_sharded(left) ? left : right);
+    if (is_sharded(left) && is_sharded(right) && spec_of(left)->device_mesh != spec_of(right)->device_mesh) return nullptr;
+    const AxisLayout whole;
+    AxisLayouts result(spec->axes.size());
+    for (std::size_t axis = 0; axis < result.size(); ++axis) {
+        const auto& l = is_sharded(left) ? spec_of(left)->axes[axis] : whole;
+        const auto& r = is_sharded(right) ? spec_of(right)->axes[axis] : whole;
+        if (l.is_partial() || r.is_partial()) return nullptr;
+        if (!l.is_shard() && !r.is_shard()) continue;
+        const auto label = l.is_shard() ? label_of(left_labels, l) : label_of(right_labels, r);
+        const auto fits = [&](const AxisLayout& layout, std::string_view labels) {  // cut where it has that dimension
+            return labels.find(label) == std::string_view::npos ? !layout.is_shard() : layout.is_shard() && label_of(labels, layout) == label;
+        };
+        if (!fits(l, left_labels) || !fits(r, right_labels) || (l.is_shard() && r.is_shard() && !same_rows(l, r))) return nullptr;
+        const auto place = out_labels.find(label);
+        if (place == std::string_view::npos) {
+            result[axis].placement = Partial();
+        } else {
+            result[axis] = l.is_shard() ? l : r;
+            result[axis].placement.dim = static_cast<std::int64_t>(place);
+        }
     }
-    return spec_of(left)->device_mesh == spec_of(right)->device_mesh;
+    if (cut_one_dim_twice(result)) return nullptr;
+    return with_axes(spec, result);
 }
 
 std::optional<at::Tensor> direct_mm(const at::Tensor& left, const at::Tensor& right)
 {
-    if (is_rows_by_plain(left, right, 0)) return fresh(at::mm(local_of(left), right), spec_of(left));
-    if (!is_over_rows(left, right)) return std::nullopt;
-    return fresh(at::mm(local_of(left), local_of(right)), pending_sum(spec_of(left)));
+    const auto spec = spec_of_product(left, right, "mk", "kn", "mn");
+    if (!spec) return std::nullopt;
+    return fresh(at::mm(local_of(left), local_of(right)), spec);
 }
 
+/// The bias is the same for all rows.
 std::optional<at::Tensor> direct_addmm(const at::Tensor& bias, const at::Tensor& left, const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha)
 {
-    if (is_sharded(bias) || bias.dim() > 1 || !is_rows_by_plain(left, right, 0)) return std::nullopt;
-    return fresh(at::addmm(bias, local_of(left), right, beta, alpha), spec_of(left));
+    if (is_sharded(bias) || bias.dim() > 1) return std::nullopt;
+    const auto spec = spec_of_product(left, right, "mk", "kn", "mn");
+    if (!spec || spec->has_partial() || spec->axis_of_dim(1) >= 0) return std::nullopt;
+    return fresh(at::addmm(bias, local_of(left), local_of(right), beta, alpha), spec);
 }
 
 std::optional<at::Tensor> direct_bmm(const at::Tensor& left, const at::Tensor& right)
 {
-    if (is_rows_by_plain(left, right, 1)) return fresh(at::bmm(local_of(left), right), spec_of(left));
-    if (!is_ready(left) || !is_ready(right) || !(*spec_of(left) == *spec_of(right)) || !is_cut_along(*spec_of(left), 0)) return std::nullopt;
-    return fresh(at::bmm(local_of(left), local_of(right)), spec_of(left));
+    const auto spec = spec_of_product(left, right, "bmk", "bkn", "bmn");
+    if (!spec) return std::nullopt;
+    return fresh(at::bmm(local_of(left), local_of(right)), spec);
 }
 
 const DirectRegistration d_mm = direct_kernel<at::_ops::mm, &direct_mm>(mm);

@@ -29,12 +29,21 @@ void sum(RuleCall& call)
     }
     const bool has_dims = call.schema().overload_name() == "dim_IntList";
     const auto dims = has_dims ? reduced_dims(call, tensor, 1) : std::vector<std::int64_t>{};
-    const auto spec = call.spec(reduced_layouts(call, tensor, dims, has_dims && call.arg(2).toBool(), Reduction::Sum));
+    const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), dims, has_dims && call.arg(2).toBool(), Reduction::Sum));
     call.make_local();
     call.run({spec});
 }
 
 /// The local sum over the whole's count: ranks with fewer rows weigh less.
+at::Tensor sum_over_count(const at::Tensor& x, c10::IntArrayRef dims, bool keepdim, at::ScalarType dtype)
+{
+    std::int64_t count = dims.empty() ? x.numel() : 1;
+    for (const auto dim : dims) count *= x.size(dim);
+    const auto& local = local_of(x);
+    const auto total = dims.empty() ? at::sum(local, dtype) : at::sum(local, at::OptionalIntArrayRef(dims), keepdim, dtype);
+    return total.div_(static_cast<double>(count));
+}
+
 void mean(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -47,14 +56,8 @@ void mean(RuleCall& call)
     const bool keepdim = has_dims && call.arg(2).toBool();
     const auto dtype_arg = has_dims ? 3 : 1;
     const auto dtype = call.arg(dtype_arg).isNone() ? tensor.scalar_type() : call.arg(dtype_arg).toScalarType();
-    std::int64_t count = 1;
-    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
-    }
-    const auto spec = call.spec(reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum));
-    const auto& local = local_of(tensor);
-    const auto total = dims.empty() ? at::sum(local, dtype) : at::sum(local, at::OptionalIntArrayRef(dims), keepdim, dtype);
-    call.finish({wrap(total.div_(static_cast<double>(count)), spec)});
+    const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
+    call.finish({wrap(sum_over_count(tensor, dims, keepdim, dtype), spec)});
 }
 
 /// item(): the same number on every rank.
@@ -68,28 +71,33 @@ void read_number(RuleCall& call)
     call.push(call.run_local());
 }
 
-/// sum(self, dims, keepdim) without boxes: over dimensions that are whole on every rank, those behind the cut ones alone unless they are kept, or over all cut
-/// ones.
+// --- over named dimensions of tensors without a pending sum, without boxes --------------------------------------------
+
+/// The layout of the sum; null where the rule is needed.
+SpecPtr spec_of_sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim)
+{
+    if (!dims || dims->empty() || !is_ready(x) || spec_of(x)->has_partial()) return nullptr;
+    at::DimVector summed;
+    for (const auto dim : *dims) summed.push_back(from_front(dim, x.dim()));
+    return with_axes(spec_of(x), reduced_layouts(spec_of(x)->axes, summed, keepdim, Reduction::Sum));
+}
+
 std::optional<at::Tensor> direct_sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim, std::optional<at::ScalarType> dtype)
 {
-    if (!dims || dims->empty() || !is_ready(x)) return std::nullopt;
-    bool stays = true, all = true;
-    for (const auto& axis : spec_of(x)->axes) {
-        if (axis.is_partial()) return std::nullopt;
-        if (!axis.is_shard()) continue;
-        bool reduced = false;
-        for (const auto dim : *dims) {
-            const auto d = from_front(dim, x.dim());
-            reduced |= d == axis.placement.dim;
-            stays &= d > axis.placement.dim || (keepdim && d != axis.placement.dim);
-        }
-        all &= reduced;
-    }
-    if (!stays && !all) return std::nullopt;
-    return fresh(at::sum(local_of(x), dims, keepdim, dtype), stays ? spec_of(x) : pending_sum(spec_of(x)));
+    const auto spec = spec_of_sum(x, dims, keepdim);
+    if (!spec) return std::nullopt;
+    return fresh(at::sum(local_of(x), dims, keepdim, dtype), spec);
+}
+
+std::optional<at::Tensor> direct_mean(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim, std::optional<at::ScalarType> dtype)
+{
+    const auto spec = spec_of_sum(x, dims, keepdim);
+    if (!spec) return std::nullopt;
+    return fresh(sum_over_count(x, *dims, keepdim, dtype.value_or(x.scalar_type())), spec);
 }
 
 const DirectRegistration d_sum = direct_kernel<at::_ops::sum_dim_IntList, &direct_sum>(sum);
+const DirectRegistration d_mean = direct_kernel<at::_ops::mean_dim, &direct_mean>(mean);
 
 const RuleRegistration r_sum("reductions", {"aten::sum", "aten::sum.dim_IntList"}, sum);
 const RuleRegistration r_mean("reductions", {"aten::mean", "aten::mean.dim"}, mean);

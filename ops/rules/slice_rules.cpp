@@ -403,17 +403,6 @@ void as_strided(RuleCall& call)
 
 // --- parts of a dimension that every rank holds whole, without boxes -------------------------------------------------
 
-bool is_whole(const at::Tensor& tensor, std::int64_t dim)
-{
-    return spec_of(tensor)->axis_of_dim(dim) < 0;
-}
-
-/// Counted from the front; none where there is no such dimension, about which the operator has a message of its own.
-std::optional<std::int64_t> existing_dim(std::int64_t dim, std::int64_t num_dims)
-{
-    return dim < -num_dims || dim >= num_dims ? std::nullopt : std::make_optional(from_front(dim, num_dims));
-}
-
 std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, std::optional<c10::SymInt> start, std::optional<c10::SymInt> end,
                                        c10::SymInt step)
 {
@@ -423,9 +412,7 @@ std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, st
     remember_cut(x);
     at::DimVector strides(x.strides());
     strides[*d] *= *every;
-    auto result = wrap(local_of(x).slice_symint(*d, std::move(start), std::move(end), *every), spec_of(x), strides);
-    share_memory(x, {c10::IValue(result)});
-    return result;
+    return view_of(x, local_of(x).slice_symint(*d, std::move(start), std::move(end), *every), spec_of(x), strides);
 }
 
 std::optional<at::Tensor> direct_select(const at::Tensor& x, std::int64_t dim, c10::SymInt index)
@@ -436,11 +423,7 @@ std::optional<at::Tensor> direct_select(const at::Tensor& x, std::int64_t dim, c
     remember_cut(x);
     at::DimVector strides(x.strides());
     strides.erase(strides.begin() + *d);
-    const auto& spec = spec_of(x);
-    const bool moves_cuts = std::any_of(spec->axes.begin(), spec->axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim > *d; });
-    auto result = wrap(local_of(x).select(*d, *at), moves_cuts ? make_spec(spec->device_mesh, without_dim(spec->axes, *d)) : spec, strides);
-    share_memory(x, {c10::IValue(result)});
-    return result;
+    return view_of(x, local_of(x).select(*d, *at), with_dims(spec_of(x), [&](std::int64_t cut) { return cut - (cut > *d); }), strides);
 }
 
 /// Of a gradient that is cut on every axis: then it has the cuts of the whole.

@@ -50,7 +50,7 @@ at::Tensor with_a_row(const at::Tensor& local, c10::IntArrayRef dims, const at::
 /// The layouts of what remains after reducing `dims`, complete on the axes that cut them.
 AxisLayouts remaining_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim)
 {
-    return without_pending(reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum));
+    return without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
 }
 
 /// The operator runs on the own rows; where one of `dims` is cut, `merge` makes one result of the ranks' results.
@@ -199,7 +199,7 @@ void pending_count(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto dims = dims_of(call, arg_named(call, "dim"));
     call.reduce({tensor});
-    const auto spec = call.spec(reduced_layouts(call, tensor, dims, keeps_dims(call), Reduction::Sum));
+    const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), dims, keeps_dims(call), Reduction::Sum));
     call.make_local();
     call.run({spec});
 }
@@ -241,7 +241,7 @@ void histc(RuleCall& call)
     if (tensor.numel() == 0) return gathered_rule(call);
     call.reduce({tensor});
     const auto all_dims = dims_or_all({}, tensor.dim());
-    const auto spec = call.spec(reduced_layouts(call, tensor, all_dims, false, Reduction::Sum));
+    const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), all_dims, false, Reduction::Sum));
     if (call.arg(2).toScalar().toDouble() == call.arg(3).toScalar().toDouble()) {  // the range of the values themselves
         const auto type = tensor.scalar_type();
         auto range = at::stack({with_a_row(local_of(tensor), all_dims, lowest_value(type)).amax(all_dims),

@@ -155,7 +155,9 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
         local = local.contiguous();
         changed = true;
     }
-    finish_view(call, wrap(local.view(local_shape), spec), changed && alias, local, spec_of(moved));
+    // Those of the whole's view; contiguous where the whole allows none.
+    const auto strides = at::detail::computeStride(tensor.sizes(), tensor.strides(), c10::IntArrayRef(shape));
+    finish_view(call, wrap(local.view(local_shape), spec, strides.value_or(std::vector<std::int64_t>{})), changed && alias, local, spec_of(moved));
 }
 
 /// view(self, dtype): the same bytes as numbers of another type; of another size, the last dimension has more or fewer.
@@ -175,7 +177,7 @@ void view(RuleCall& call)
 }
 
 /// Dimension i of the result is dimension order[i] of the input.
-void permute_to(RuleCall& call, const std::vector<std::int64_t>& order)
+void permute_to(RuleCall& call, const at::DimVector& order)
 {
     const auto tensor = call.tensor(0);
     const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return std::find(order.begin(), order.end(), dim) - order.begin(); });
@@ -184,9 +186,9 @@ void permute_to(RuleCall& call, const std::vector<std::int64_t>& order)
     call.finish({wrap(local_of(tensor).permute(order), call.spec(axes), strides)});
 }
 
-std::vector<std::int64_t> swapped(std::int64_t num_dims, std::int64_t a, std::int64_t b)
+at::DimVector swapped(std::int64_t num_dims, std::int64_t a, std::int64_t b)
 {
-    std::vector<std::int64_t> order(num_dims);
+    at::DimVector order(num_dims);
     std::iota(order.begin(), order.end(), 0);
     if (num_dims > 1) std::swap(order[a], order[b]);
     return order;
@@ -205,7 +207,7 @@ void t(RuleCall& call)
 
 void permute(RuleCall& call)
 {
-    auto order = call.arg(1).toIntVector();
+    at::DimVector order(call.arg(1).toIntVector());
     for (auto& dim : order) dim = from_front(dim, call.tensor(0).dim());
     permute_to(call, order);
 }
@@ -336,68 +338,143 @@ void as_strided_in_place(RuleCall& call)
     call.finish({tensor});
 }
 
-// --- shapes with the same cut rows, and swapped dimensions, without boxes --------------------------------------------
+// --- where the cut rows stay together, without boxes -------------------------------------------------------------------
 
-/// Whether the dimensions up to the last cut one stay as they are: then every rank's rows do, too.
-bool keeps_rows(const at::Tensor& tensor, c10::IntArrayRef shape)
+/// What `layout_in_shape` finds, sooner where a dimension of the new shape has the same rows.
+std::optional<AxisLayout> layout_in_shape_soon(AxisLayout layout, c10::IntArrayRef from, c10::IntArrayRef to)
 {
-    for (const auto& axis : spec_of(tensor)->axes) {
-        if (!axis.is_shard()) continue;
-        const auto dim = axis.placement.dim;
-        if (axis.total() < 2 || dim >= static_cast<std::int64_t>(shape.size()) || shape.slice(0, dim + 1) != tensor.sizes().slice(0, dim + 1)) return false;
+    const auto rows = layout.total();
+    if (rows < 2) return layout_in_shape(layout, from, to);  // a single row may be found in several places
+    const auto outer = product_of(from.slice(0, layout.placement.dim)) * layout.blocks;
+    std::int64_t before = 1;
+    for (std::size_t j = 0; j < to.size() && before <= outer; before *= to[j], ++j) {
+        if (outer % before != 0 || to[j] != outer / before * rows) continue;
+        layout.placement.dim = static_cast<std::int64_t>(j);
+        layout.blocks = outer / before;
+        return layout;
     }
-    return true;
+    return layout_in_shape(layout, from, to);
 }
 
-std::optional<at::Tensor> reshaped_directly(const at::Tensor& tensor, c10::SymIntArrayRef size)
-{
-    const auto given = c10::asIntArrayRefSlowOpt(size);
-    if (!given || !is_ready(tensor) || tensor.numel() == 0 || !tensor.is_contiguous() || !local_of(tensor).is_contiguous()) return std::nullopt;
-    const auto shape = at::infer_size_dv(*given, tensor.numel());
-    if (!keeps_rows(tensor, shape)) return std::nullopt;
-    const auto& spec = spec_of(tensor);
-    auto own = shape;
-    for (const auto& axis : spec->axes) {
-        if (axis.is_shard()) own[axis.placement.dim] = local_of(tensor).size(axis.placement.dim);
-    }
-    return wrap(local_of(tensor).view(own), spec);
-}
-
+template <bool kAlias>
 std::optional<at::Tensor> direct_view(const at::Tensor& tensor, c10::SymIntArrayRef size)
 {
-    auto result = reshaped_directly(tensor, size);
-    if (result) share_memory(tensor, {c10::IValue(*result)});
-    return result;
+    const auto given = c10::asIntArrayRefSlowOpt(size);
+    if (!given || !is_ready(tensor) || tensor.numel() == 0) return std::nullopt;
+    const auto shape = at::infer_size_dv(*given, tensor.numel());
+    const auto& local = local_of(tensor);
+    const auto& before = spec_of(tensor);
+    auto axes = before->axes;
+    auto own = shape;
+    for (std::size_t a = 0; a < axes.size(); ++a) {
+        if (!axes[a].is_shard()) continue;
+        auto after = layout_in_shape_soon(axes[a], tensor.sizes(), shape);
+        if (!after) return std::nullopt;
+        own[after->placement.dim] = after->blocks * (*after->extents)[before->device_mesh->coordinate(static_cast<std::int64_t>(a))];
+        axes[a] = *std::move(after);
+    }
+    if (cut_one_dim_twice(axes) || product_of(own) != local.numel()) return std::nullopt;
+    at::DimVector strides;
+    if (!tensor.is_contiguous() || !local.is_contiguous()) {
+        auto whole = at::detail::computeStride(tensor.sizes(), tensor.strides(), shape);
+        if (!whole || !at::detail::computeStride(local.sizes(), local.strides(), own)) return std::nullopt;
+        strides = *std::move(whole);
+    }
+    const auto spec = with_axes(before, axes);
+    return kAlias ? view_of(tensor, local.view(own), spec, strides) : wrap(local.view(own), spec, strides);
 }
 
-std::optional<at::Tensor> swapped_directly(const at::Tensor& tensor, std::int64_t a, std::int64_t b)
+std::optional<at::Tensor> direct_reshape_alias(const at::Tensor& tensor, c10::SymIntArrayRef size, c10::SymIntArrayRef /* those of the view */)
+{
+    return direct_view<true>(tensor, size);
+}
+
+/// `order`: counted from the front.
+std::optional<at::Tensor> permuted_directly(const at::Tensor& tensor, const at::DimVector& order)
 {
     if (!is_ready(tensor)) return std::nullopt;
-    const auto& spec = spec_of(tensor);
-    const auto axes = map_dims(spec->axes, [&](std::int64_t dim) { return dim == a ? b : dim == b ? a : dim; });
-    at::DimVector strides(tensor.strides());
-    std::swap(strides[a], strides[b]);
-    auto result = wrap(local_of(tensor).transpose(a, b), axes == spec->axes ? spec : make_spec(spec->device_mesh, axes), strides);
-    share_memory(tensor, {c10::IValue(result)});
-    return result;
+    at::DimVector strides;
+    for (const auto dim : order) strides.push_back(tensor.stride(dim));
+    const auto place = [&](std::int64_t cut) { return std::find(order.begin(), order.end(), cut) - order.begin(); };
+    return view_of(tensor, local_of(tensor).permute(order), with_dims(spec_of(tensor), place), strides);
+}
+
+std::optional<at::Tensor> direct_permute(const at::Tensor& tensor, c10::IntArrayRef dims)
+{
+    at::DimVector order;
+    for (const auto dim : dims) {
+        const auto d = existing_dim(dim, tensor.dim());
+        if (!d || std::find(order.begin(), order.end(), *d) != order.end()) return std::nullopt;  // the operator's own message
+        order.push_back(*d);
+    }
+    return static_cast<std::int64_t>(order.size()) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;
 }
 
 std::optional<at::Tensor> direct_transpose(const at::Tensor& tensor, std::int64_t a, std::int64_t b)
 {
-    const auto num_dims = tensor.dim();
-    if (a < -num_dims || a >= num_dims || b < -num_dims || b >= num_dims) return std::nullopt;  // the operator's own message
-    return swapped_directly(tensor, from_front(a, num_dims), from_front(b, num_dims));
+    const auto first = existing_dim(a, tensor.dim()), second = existing_dim(b, tensor.dim());
+    return first && second ? permuted_directly(tensor, swapped(tensor.dim(), *first, *second)) : std::nullopt;
 }
 
 std::optional<at::Tensor> direct_t(const at::Tensor& tensor)
 {
-    return tensor.dim() == 2 ? swapped_directly(tensor, 0, 1) : std::nullopt;
+    return tensor.dim() == 2 ? permuted_directly(tensor, {1, 0}) : std::nullopt;
 }
 
-const DirectRegistration d_view = direct_kernel<at::_ops::view, &direct_view>(view);
-const DirectRegistration d_unsafe_view = direct_kernel<at::_ops::_unsafe_view, &reshaped_directly>(view);
-const DirectRegistration d_transpose = direct_kernel<at::_ops::transpose_int, &direct_transpose>(transpose);
-const DirectRegistration d_t = direct_kernel<at::_ops::t, &direct_t>(t);
+/// Along dimensions that are whole on every rank; of a pending sum none.
+std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArrayRef size, bool implicit)
+{
+    const auto given = c10::asIntArrayRefSlowOpt(size);
+    if (!given || !is_ready(tensor)) return std::nullopt;
+    const auto added = static_cast<std::int64_t>(given->size()) - tensor.dim();
+    if (added < 0) return std::nullopt;
+    const auto& local = local_of(tensor);
+    const auto& spec = spec_of(tensor);
+    at::DimVector own(*given), strides(given->size(), 0);
+    bool repeats = std::any_of(own.begin(), own.begin() + added, [](std::int64_t n) { return n != 1; });
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+        auto& length = own[dim + added];
+        if (length == -1 || length == tensor.size(dim)) {
+            length = local.size(dim);
+            strides[dim + added] = tensor.stride(dim);
+        } else if (is_whole(tensor, dim)) {
+            repeats = true;
+        } else {
+            return std::nullopt;
+        }
+    }
+    if (repeats && spec->has_partial()) return std::nullopt;
+    return view_of(tensor, local.expand(own, implicit), with_dims(spec, [&](std::int64_t cut) { return cut + added; }), strides);
+}
+
+std::optional<at::Tensor> direct_unsqueeze(const at::Tensor& tensor, std::int64_t dim)
+{
+    const auto at = existing_dim(dim, tensor.dim() + 1);
+    if (!at || !is_ready(tensor)) return std::nullopt;
+    at::DimVector strides(tensor.strides());
+    strides.insert(strides.begin() + *at, *at < tensor.dim() ? tensor.size(*at) * tensor.stride(*at) : 1);
+    return view_of(tensor, local_of(tensor).unsqueeze(*at), with_dims(spec_of(tensor), [&](std::int64_t cut) { return cut + (cut >= *at); }), strides);
+}
+
+std::optional<at::Tensor> direct_squeeze(const at::Tensor& tensor, std::int64_t dim)
+{
+    const auto at = existing_dim(dim, tensor.dim());
+    if (!at || !is_ready(tensor) || tensor.size(*at) != 1 || !is_whole(tensor, *at)) return std::nullopt;
+    at::DimVector strides(tensor.strides());
+    strides.erase(strides.begin() + *at);
+    return view_of(tensor, local_of(tensor).squeeze(*at), with_dims(spec_of(tensor), [&](std::int64_t cut) { return cut - (cut > *at); }), strides);
+}
+
+namespace op = at::_ops;
+const DirectRegistration d_view = direct_kernel<op::view, &direct_view<true>>(view);
+const DirectRegistration d_unsafe_view = direct_kernel<op::_unsafe_view, &direct_view<false>>(view);
+const DirectRegistration d_reshape_alias = direct_kernel<op::_reshape_alias, &direct_reshape_alias>(view);
+const DirectRegistration d_permute = direct_kernel<op::permute, &direct_permute>(permute);
+const DirectRegistration d_transpose = direct_kernel<op::transpose_int, &direct_transpose>(transpose);
+const DirectRegistration d_t = direct_kernel<op::t, &direct_t>(t);
+const DirectRegistration d_expand = direct_kernel<op::expand, &direct_expand>(expand);
+const DirectRegistration d_unsqueeze = direct_kernel<op::unsqueeze, &direct_unsqueeze>(unsqueeze);
+const DirectRegistration d_squeeze = direct_kernel<op::squeeze_dim, &direct_squeeze>(squeeze);
 
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
 const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);  // except for calls that change nothing

@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,11 +43,22 @@ inline bool is_ready(const at::Tensor& tensor)
     return is_sharded(tensor) && !is_copy(tensor);
 }
 
+/// How many calls on this thread have gone through rules.
+std::int64_t num_rule_calls();
+
 /// The result of a direct kernel that shares no memory with its arguments.
-inline at::Tensor fresh(at::Tensor local, const SpecPtr& spec)
+inline at::Tensor fresh(at::Tensor local, const SpecPtr& spec, c10::IntArrayRef strides = {})
 {
-    auto result = wrap(std::move(local), spec);
+    auto result = wrap(std::move(local), spec, strides);
     mark_fresh(result);
+    return result;
+}
+
+/// The result of a direct kernel that shares the memory of its argument `base`.
+inline at::Tensor view_of(const at::Tensor& base, at::Tensor local, const SpecPtr& spec, c10::IntArrayRef strides = {})
+{
+    auto result = wrap(std::move(local), spec, strides);
+    share_memory(base, {c10::IValue(result)});
     return result;
 }
 

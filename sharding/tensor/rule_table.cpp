@@ -49,6 +49,7 @@ ShardRule& pointwise_rule()
 }
 
 thread_local RuleObserver* observer = nullptr;
+thread_local std::int64_t num_calls_by_rule = 0;
 std::atomic<RefusalTranslation> refusal_translation{nullptr};
 
 /// Writes its results to tensors given as `out`.
@@ -90,6 +91,7 @@ void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& cal
 
 void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const RulesNow& rules)
 {
+    ++num_calls_by_rule;
     const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
     RuleCall call(facts, stack);
     try {
@@ -562,6 +564,11 @@ RuleRegistration::RuleRegistration(std::string_view family, std::initializer_lis
 bool must_call_rules()
 {
     return observer || exact_mode() || plain_tensor_policy() != PlainTensorPolicy::Silent;
+}
+
+std::int64_t num_rule_calls()
+{
+    return num_calls_by_rule;
 }
 
 DirectRegistration::DirectRegistration(std::string full_name, ShardRule rule, Make make)

@@ -273,8 +273,10 @@ const SpecPtr& spec_of(const at::Tensor& tensor)
 at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
 {
     install_rules();
-    // Autograd must replay views after writes in place: a sharded tensor has no memory from which it could take a view by strides.
-    if (!c10::AutogradState::get_tls_state().get_view_replay_enabled()) c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+    // Autograd must replay views after writes in place: a sharded tensor has no memory from which it could take a view by strides. It looks at this flag when
+    // it has got a view from here. Views that are made without gradients are never replayed, and notes for that would take as long as the view.
+    auto& state = c10::AutogradState::get_tls_state();
+    state.set_view_replay_enabled(state.get_grad_mode());
     return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
 }
 

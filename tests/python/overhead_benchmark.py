@@ -15,16 +15,39 @@ import torch.nn.functional as F
 ROWS, CHANNELS = 8, 16
 TURNS = 3
 OPERATORS = {
-    "x + x": lambda x, w, b: x + x,
-    "gelu": lambda x, w, b: F.gelu(x),
-    "linear": lambda x, w, b: F.linear(x, w, b),
-    "layer_norm": lambda x, w, b: F.layer_norm(x, (CHANNELS,), b, b),
-    "softmax": lambda x, w, b: x.softmax(-1),
-    "view": lambda x, w, b: x.view(-1, 4, CHANNELS // 4),
-    "x[..., :4]": lambda x, w, b: x[..., :4],
-    "cat": lambda x, w, b: torch.cat([x, x], -1),
-    "sum(-1)": lambda x, w, b: x.sum(-1),
+    "x + x": lambda x, w, b, mask: x + x,
+    "gelu": lambda x, w, b, mask: F.gelu(x),
+    "linear": lambda x, w, b, mask: F.linear(x, w, b),
+    "layer_norm": lambda x, w, b, mask: F.layer_norm(x, (CHANNELS,), b, b),
+    "softmax": lambda x, w, b, mask: x.softmax(-1),
+    "view": lambda x, w, b, mask: x.view(-1, 4, CHANNELS // 4),
+    "x[..., :4]": lambda x, w, b, mask: x[..., :4],
+    "x[:, 0]": lambda x, w, b, mask: x[:, 0],
+    "cat": lambda x, w, b, mask: torch.cat([x, x], -1),
+    "sum(-1)": lambda x, w, b, mask: x.sum(-1),
+    "mean(-1)": lambda x, w, b, mask: x.mean(-1),
+    "x + row": lambda x, w, b, mask: x + b,
+    "x > 0": lambda x, w, b, mask: x > 0,
+    "where": lambda x, w, b, mask: torch.where(mask, x, x),
+    "stack": lambda x, w, b, mask: torch.stack([x, x], -1),
+    "clone": lambda x, w, b, mask: x.clone(),
+    "t": lambda x, w, b, mask: x.t(),
+    "permute": lambda x, w, b, mask: x.permute(1, 0),
+    "unsqueeze": lambda x, w, b, mask: x.unsqueeze(1),
+    "expand": lambda x, w, b, mask: x.expand(3, -1, -1),
+    "t().contiguous()": lambda x, w, b, mask: x.t().contiguous(),
+    "einsum": lambda x, w, b, mask: torch.einsum("nc,dc->nd", x, w),
+    "attention, written out": lambda x, w, b, mask: attention(x.view(-1, 4, CHANNELS // 4)),
+    "attention, fused": lambda x, w, b, mask: fused_attention(x.view(-1, 1, 4, CHANNELS // 4)),
 }
+
+
+def attention(x):
+    return (x @ x.transpose(-1, -2)).softmax(-1) @ x
+
+
+def fused_attention(x):
+    return F.scaled_dot_product_attention(x, x, x)
 
 
 def make(kind, local, weight, bias):
@@ -61,11 +84,12 @@ def keep(table, what, found):
 def measure(kind, table):
     torch.manual_seed(0)
     x, weight, bias = make(kind, torch.randn(ROWS, CHANNELS), torch.randn(CHANNELS, CHANNELS), torch.randn(CHANNELS))
+    mask = x > 0
     for name, operator in OPERATORS.items():
         for mode in ("no_grad", "grad"):
             y = x.detach().requires_grad_(mode == "grad")
             with torch.set_grad_enabled(mode == "grad"):
-                keep(table, (name, mode, kind), microseconds(lambda: operator(y, weight, bias)))
+                keep(table, (name, mode, kind), microseconds(lambda: operator(y, weight, bias, mask)))
             dist.barrier()
     with torch.no_grad():
         gradient = torch.ones_like(x)
