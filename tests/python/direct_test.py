@@ -145,6 +145,7 @@ def test_contractions_give_the_plain_numbers():
         if "nnd" in equation:
             operands[0] = operands[0][:, :1].expand(7, 7, 6).clone()
         expect_plain(lambda a, b: torch.einsum(equation, a, b), *operands)
+    expect_plain(lambda a, b: torch.einsum("nhd,dk->nhk", a, b), whole, torch.arange(5.).view(1, 5))   # the one row is repeated
 
 
 def test_matmul_gives_the_plain_numbers():
