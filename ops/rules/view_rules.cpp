@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
+#include <c10/core/WrapDimMinimal.h>
 
 #include <algorithm>
 #include <numeric>
@@ -260,8 +261,8 @@ void squeeze(RuleCall& call)
     }
     std::vector<std::int64_t> removed;
     for (const auto dim : dims) {
-        const auto d = from_front(dim, tensor.dim());
-        if (d >= 0 && d < tensor.dim() && tensor.size(d) == 1) removed.push_back(d);
+        const auto d = c10::maybe_wrap_dim(dim, tensor.dim());
+        if (d < tensor.dim() && tensor.size(d) == 1) removed.push_back(d);
     }
     const auto whole = with_whole_dims(call, tensor, removed);
     std::vector<std::int64_t> strides;
@@ -389,14 +390,25 @@ std::optional<at::Tensor> direct_reshape_alias(const at::Tensor& tensor, c10::Sy
     return direct_view<true>(tensor, size);
 }
 
+/// LibTorch's `permute` and `expand` come to this, by one operator more.
+at::Tensor with_strides(const at::Tensor& local, const at::DimVector& sizes, const at::DimVector& strides)
+{
+    return local.as_strided(sizes, strides, local.storage_offset());
+}
+
 /// `order`: counted from the front.
 std::optional<at::Tensor> permuted_directly(const at::Tensor& tensor, const at::DimVector& order)
 {
     if (!is_ready(tensor)) return std::nullopt;
-    at::DimVector strides;
-    for (const auto dim : order) strides.push_back(tensor.stride(dim));
+    const auto& local = local_of(tensor);
+    at::DimVector strides, own_sizes, own_strides;
+    for (const auto dim : order) {
+        strides.push_back(tensor.stride(dim));
+        own_sizes.push_back(local.size(dim));
+        own_strides.push_back(local.stride(dim));
+    }
     const auto place = [&](std::int64_t cut) { return std::find(order.begin(), order.end(), cut) - order.begin(); };
-    return view_of(tensor, local_of(tensor).permute(order), with_dims(spec_of(tensor), place), strides);
+    return view_of(tensor, with_strides(local, own_sizes, own_strides), with_dims(spec_of(tensor), place), strides);
 }
 
 std::optional<at::Tensor> direct_permute(const at::Tensor& tensor, c10::IntArrayRef dims)
@@ -422,7 +434,7 @@ std::optional<at::Tensor> direct_t(const at::Tensor& tensor)
 }
 
 /// Along dimensions that are whole on every rank; of a pending sum none.
-std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArrayRef size, bool implicit)
+std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArrayRef size, bool /* implicit: says who called */)
 {
     const auto given = c10::asIntArrayRefSlowOpt(size);
     if (!given || !is_ready(tensor)) return std::nullopt;
@@ -430,21 +442,23 @@ std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArr
     if (added < 0) return std::nullopt;
     const auto& local = local_of(tensor);
     const auto& spec = spec_of(tensor);
-    at::DimVector own(*given), strides(given->size(), 0);
+    at::DimVector own(*given), strides(given->size(), 0), own_strides(given->size(), 0);
+    if (std::any_of(own.begin(), own.begin() + added, [](std::int64_t n) { return n < 0; })) return std::nullopt;  // the operator's own message
     bool repeats = std::any_of(own.begin(), own.begin() + added, [](std::int64_t n) { return n != 1; });
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         auto& length = own[dim + added];
         if (length == -1 || length == tensor.size(dim)) {
             length = local.size(dim);
             strides[dim + added] = tensor.stride(dim);
-        } else if (is_whole(tensor, dim)) {
+            own_strides[dim + added] = local.stride(dim);
+        } else if (tensor.size(dim) == 1 && length >= 0 && is_whole(tensor, dim)) {
             repeats = true;
         } else {
             return std::nullopt;
         }
     }
     if (repeats && spec->has_partial()) return std::nullopt;
-    return view_of(tensor, local.expand(own, implicit), with_dims(spec, [&](std::int64_t cut) { return cut + added; }), strides);
+    return view_of(tensor, with_strides(local, own, own_strides), with_dims(spec, [&](std::int64_t cut) { return cut + added; }), strides);
 }
 
 std::optional<at::Tensor> direct_unsqueeze(const at::Tensor& tensor, std::int64_t dim)

@@ -164,6 +164,18 @@ def test_einsum_refuses_as_the_plain_one():
             raise AssertionError(f"{equation} of {tuple(tensor.shape)} and {tuple(other.shape)} is not refused")
 
 
+def test_views_refuse_as_plain_ones():
+    x = meshard.distribute_tensor(whole, mesh(), [meshard.Shard(0)])
+    for i, call in enumerate([lambda x: x.expand(7, 5, 6), lambda x: x[:, :1].expand(7, -2, 6), lambda x: x.expand(-1, 7, 4, 6), lambda x: x.expand(4, 6), lambda x: x.permute(0, 1),
+                              lambda x: x.permute(0, 1, 1), lambda x: x.view(7, 25), lambda x: x.transpose(0, 3), lambda x: x.unsqueeze(5), lambda x: x.squeeze(3)]):
+        for tensor in (whole, x):
+            try:
+                call(tensor)
+            except (RuntimeError, IndexError):
+                continue
+            raise AssertionError(f"{i} is not refused")
+
+
 def test_views_written_in_place_have_gradients():
     def written(x):
         with torch.no_grad():
