@@ -55,12 +55,13 @@ std::unique_ptr<ReplicatedModule> replicate_parameters(const NamedTensors& param
 
 /// `units`: names of the submodules whose parameters are gathered together.
 std::unique_ptr<FullyShardedModule> fully_shard_parameters(const NamedTensors& parameters, const NamedTensors& buffers, const PythonMesh& mesh,
-                                                           const std::set<std::string>& units, bool over_all_axes)
+                                                           const std::set<std::string>& units, bool over_all_axes, bool overlaps)
 {
     const auto module = std::make_shared<ParameterTree>(parameters, buffers);
     FullyShardOptions options;
     options.is_unit = [&units](const std::string& name, const torch::nn::Module&) { return units.contains(name); };
     options.over_all_axes = over_all_axes;
+    options.overlaps = overlaps;
     return std::make_unique<FullyShardedModule>(fully_shard(*module, mesh.mesh, options));
 }
 

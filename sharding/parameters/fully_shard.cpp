@@ -2,6 +2,7 @@
 #include "sharding/parameters/fully_shard.h"
 
 #include "partition/error.h"
+#include "sharding/parameters/gather_order.h"
 #include "sharding/parameters/gradient_share.h"
 #include "sharding/parameters/module_sync.h"
 #include "sharding/parameters/stored_parameter.h"
@@ -14,6 +15,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -22,7 +24,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -41,10 +45,12 @@ struct Entry {
 /// Parameters of one type that travel together, end to end.
 struct Group {
     std::vector<Entry> entries;
-    Extents extents;           // of the row on each rank
-    at::Tensor part;           // this rank's, with all `local`s in it
-    at::Tensor whole;          // the row, while gathered
-    std::int64_t version = 0;  // of `part`, when gathered
+    Extents extents;            // of the row on each rank
+    at::Tensor part;            // this rank's, with all `local`s in it
+    at::Tensor whole;           // the row, while gathered
+    PendingCollective pending;  // that brings it
+    std::int64_t version = 0;   // of `part`, when gathered
+    bool is_used = false;       // since its unit is the present one
 };
 
 }  // namespace
@@ -55,8 +61,14 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     std::int64_t cut_axis = 0;
     std::int64_t num_data = 1;
     std::vector<std::vector<Group>> units;
-    std::vector<Entry> kept;  // parts that the module uses itself
-    std::int64_t resident = -1;
+    std::vector<Entry> kept;              // parts that the module uses itself
+    std::optional<std::size_t> resident;  // the unit that is used
+    std::optional<std::size_t> ahead;     // the one behind it, on its way
+    std::int64_t writes_before_ahead = 0;
+    bool overlaps = true;
+    GatherOrder forward_order, backward_order;
+    bool is_backward = false;     // where a parameter was used last
+    bool awaits_the_end = false;  // of a backward that runs
     std::vector<at::Tensor> local_parameters;
     std::vector<const Entry*> trained;  // of each local parameter
     std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, std::int64_t>> gathered;
@@ -67,31 +79,124 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
 
     at::Tensor value(std::size_t unit, std::size_t group, std::size_t entry)
     {
-        if (resident != static_cast<std::int64_t>(unit)) drop();
-        resident = static_cast<std::int64_t>(unit);
+        begin_phase();
+        begin_unit(unit);
         auto& g = units[unit][group];
-        if (!g.whole.defined() || g.version != g.part._version()) {
-            g.whole = at::Tensor();
-            g.version = g.part._version();
-            g.whole = ranks().all_gather_rows(g.part, g.extents);
-            if (ranks().size() > 1) gathered.emplace_back(c10::weak_intrusive_ptr<c10::StorageImpl>(storage_of(g.whole)), g.whole.nbytes());
-            peak = std::max(peak, gathered_bytes());
+        bring(g);
+        if (overlaps && !std::exchange(g.is_used, true)) {
+            order().use({unit, group});
+            start_next_unit();
         }
         const auto& e = g.entries[entry];
         return g.whole.narrow(0, e.begin, e.count).view(e.shape);
     }
 
-    static c10::intrusive_ptr<c10::StorageImpl> storage_of(const at::Tensor& tensor)
+    /// Forward and backward have orders of their own. Where they meet, the present unit stays.
+    void begin_phase()
     {
-        return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl());
+        const bool now_backward = torch::autograd::get_current_graph_task_id() != -1;
+        if (now_backward) await_end_of_backward();
+        if (now_backward == is_backward) return;
+        is_backward = now_backward;
+        let_go(ahead);
+        if (!resident) return;
+        for (auto& group : units[*resident]) group.is_used = false;
+    }
+
+    void begin_unit(std::size_t unit)
+    {
+        if (resident == unit) return;
+        let_go(resident);
+        // In a forward no part is written to. If one is, all ranks do so, though perhaps to parts of other units. In backward an optimiser may write to
+        // parts whose gradients are complete; their units are not used again.
+        if (ahead != unit || (!is_backward && num_writes() != writes_before_ahead)) let_go(ahead);
+        ahead.reset();
+        resident = unit;
+    }
+
+    GatherOrder& order() { return is_backward ? backward_order : forward_order; }
+
+    void start_next_unit()
+    {
+        if (ahead) return;
+        writes_before_ahead = num_writes();
+        for (const auto& [unit, group] : order().of_next_unit()) {
+            ahead = unit;
+            start(units[unit][group]);
+        }
+    }
+
+    /// To all parts of units.
+    std::int64_t num_writes() const
+    {
+        std::int64_t sum = 0;
+        for (const auto& unit : units) {
+            for (const auto& group : unit) sum += group.part._version();
+        }
+        return sum;
+    }
+
+    void start(Group& group)
+    {
+        group.version = group.part._version();
+        group.pending = ranks().start_all_gather_rows(group.part, group.extents, group.whole);
+        if (ranks().size() > 1) gathered.emplace_back(c10::weak_intrusive_ptr<c10::StorageImpl>(storage_of(group.whole)), group.whole.nbytes());
+        peak = std::max(peak, gathered_bytes());
+    }
+
+    static void let_go(Group& group)
+    {
+        group.pending.wait();
+        group.whole = at::Tensor();
+    }
+
+    void bring(Group& group)
+    {
+        if (group.whole.defined() && group.version != group.part._version()) let_go(group);
+        if (!group.whole.defined()) start(group);
+        group.pending.wait();
+    }
+
+    void let_go(std::optional<std::size_t>& unit)
+    {
+        if (!unit) return;
+        for (auto& group : units[*std::exchange(unit, std::nullopt)]) {
+            group.is_used = false;
+            let_go(group);
+        }
+    }
+
+    /// Nothing stays gathered after a backward, before the optimiser changes the parts.
+    void await_end_of_backward();
+    void end_backward()
+    {
+        awaits_the_end = is_backward = false;
+        drop();
+        forward_order.end_step();
+        backward_order.end_step();
+    }
+
+    /// Backward has ended with an error.
+    void abandon_backward()
+    {
+        awaits_the_end = is_backward = false;
+        try {
+            drop();
+        } catch (const std::exception&) {  // the error of backward is on its way already
+        }
+        forward_order.abandon_step();
+        backward_order.abandon_step();
     }
 
     void drop()
     {
-        if (resident >= 0) {
-            for (auto& group : units[resident]) group.whole = at::Tensor();
-        }
-        resident = -1;
+        let_go(resident);
+        let_go(ahead);
+    }
+
+    static c10::intrusive_ptr<c10::StorageImpl> storage_of(const at::Tensor& tensor)
+    {
+        return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl());
     }
 
     /// Counts what is alive, whoever holds it.
@@ -161,6 +266,32 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
 
 namespace {
 
+/// Runs when all of backward has, or is destroyed when that has failed.
+class EndOfBackward {
+public:
+    explicit EndOfBackward(std::shared_ptr<FullyShardedModule::State> state) : state_(std::move(state)) {}
+    EndOfBackward(const EndOfBackward&) = delete;
+    EndOfBackward& operator=(const EndOfBackward&) = delete;
+    ~EndOfBackward()
+    {
+        if (state_) state_->abandon_backward();
+    }
+    void reach() { std::exchange(state_, nullptr)->end_backward(); }
+
+private:
+    std::shared_ptr<FullyShardedModule::State> state_;
+};
+
+}  // namespace
+
+void FullyShardedModule::State::await_end_of_backward()
+{
+    if (std::exchange(awaits_the_end, true)) return;
+    torch::autograd::Engine::get_default_engine().queue_callback([end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
+}
+
+namespace {
+
 /// Takes the whole gradients of a group's parameters, once all uses have added theirs, and hands on those of the local parts.
 struct ReduceGradients : torch::autograd::Node {
     std::shared_ptr<FullyShardedModule::State> state;
@@ -171,9 +302,8 @@ struct ReduceGradients : torch::autograd::Node {
     {
         const at::NoGradGuard no_grad;
         auto& g = state->units[unit][group];
-        // Nothing stays gathered after a backward, before the optimiser changes the parts.
-        torch::autograd::Engine::get_default_engine().queue_callback([state = state] { state->drop(); });
-        if (state->resident == static_cast<std::int64_t>(unit)) state->drop();
+        state->await_end_of_backward();
+        if (state->resident == unit) state->let_go(state->resident);
         std::vector<at::Tensor> of_all(g.entries.size());
         std::vector<GradientOrigin> origins(g.entries.size());
         const GradientOrigins known;
@@ -323,13 +453,14 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
 {
     const at::NoGradGuard no_grad;
     std::vector<std::pair<std::string, at::Tensor>> all;
-    for (std::size_t u = 0; u < state_->units.size(); ++u) {
-        for (std::size_t g = 0; g < state_->units[u].size(); ++g) {
-            const auto& entries = state_->units[u][g].entries;
-            for (std::size_t e = 0; e < entries.size(); ++e) all.emplace_back(entries[e].name, state_->value(u, g, e).clone());
+    state_->drop();
+    for (auto& unit : state_->units) {
+        for (auto& group : unit) {
+            state_->bring(group);
+            for (const auto& entry : group.entries) all.emplace_back(entry.name, group.whole.narrow(0, entry.begin, entry.count).view(entry.shape).clone());
+            state_->let_go(group);
         }
     }
-    state_->drop();
     for (const auto& entry : state_->kept) all.emplace_back(entry.name, full_tensor(wrap(entry.local.detach(), entry_spec(*state_, entry))));
     return all;
 }
@@ -383,6 +514,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
     state->cut_mesh = options.over_all_axes ? in_a_row(mesh) : state->mesh;
     if (!options.over_all_axes) state->cut_axis = mesh.axis("data");
     if (mesh.has_axis("data")) state->num_data = mesh.size(mesh.axis("data"));
+    state->overlaps = options.overlaps && state->ranks().size() > 1;
 
     std::vector<std::pair<std::string, at::Tensor>> parameters;
     std::set<const c10::TensorImpl*> seen;  // shared by two layers: once

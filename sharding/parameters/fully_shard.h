@@ -25,6 +25,7 @@ struct FullyShardOptions {
     /// make up a unit of their own. Empty: the direct children; of a ModuleList or a Sequential among them, the children of that.
     std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit;
     bool broadcast_at_start = true;  ///< parameters and buffers become those of rank 0; else they must be the same already
+    bool overlaps = true;            ///< the unit that comes next, as in the step before, travels while the present one computes: memory of one unit more
     bool over_all_axes = false;      ///< parameters are cut among all ranks of the device mesh, not over its axis `data` alone
     /// Parameters, by name, of which the module itself uses each rank's part, and the Shard that says which part: they become those parts and are never
     /// gathered, and their gradients, complete on the rank that has the part, are not exchanged. With `over_all_axes`, where the ranks of `data` are one.

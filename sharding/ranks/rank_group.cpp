@@ -9,6 +9,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <numeric>
@@ -121,6 +122,27 @@ public:
 private:
     c10::intrusive_ptr<c10d::Work> work_;
     Reduced reduced_;
+};
+
+/// Several collectives as one.
+class AllOf : public c10d::Work {
+public:
+    /// Null for those that had nothing to send.
+    explicit AllOf(std::vector<c10::intrusive_ptr<c10d::Work>> works) : works_(std::move(works)) { std::erase(works_, nullptr); }
+
+    bool isCompleted() override
+    {
+        return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+    }
+
+    bool wait(std::chrono::milliseconds timeout) override
+    {
+        for (const auto& work : works_) work->wait(timeout);
+        return true;
+    }
+
+private:
+    std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 
 std::int64_t byte_size(const at::Tensor& tensor)
@@ -240,10 +262,20 @@ PendingCollective RankGroup::start_all_reduce(at::Tensor& tensor, Reduction redu
 
 at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const
 {
-    if (size_ == 1) return local;
+    at::Tensor whole;
+    start_all_gather_rows(local, rows, whole).wait();
+    return whole;
+}
+
+PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows, at::Tensor& whole) const
+{
+    if (size_ == 1) {
+        whole = local;
+        return {};
+    }
     auto shape = local.sizes().vec();
     shape[0] = sum_of(rows);
-    auto whole = at::empty(shape, local.options());
+    whole = at::empty(shape, local.options());
     const std::int64_t row_bytes = shape[0] > 0 ? byte_size(whole) / shape[0] : 0;
     RECORD_USER_SCOPE("all_gather over " + axis_);
     record("all_gather", byte_size(whole) - row_bytes * rows[rank_]);
@@ -264,13 +296,10 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
             works.push_back(backend_->broadcast(tensors, options));
         }
         if (is_coalesced) works = {backend_->endCoalescing()};
-        for (auto& work : works) {
-            if (work) work->wait();  // none if there was nothing to send
-        }
+        return {c10::make_intrusive<AllOf>(std::move(works)), "all_gather", this, {whole}};
     } catch (const std::exception& error) {
         throw CommunicationError(describe_failure("all_gather", error.what()));
     }
-    return whole;
 }
 
 at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows, std::span<const std::int64_t> receive_rows) const

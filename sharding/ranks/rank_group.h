@@ -61,6 +61,8 @@ public:
 
     /// Rows (dimension 0) of all ranks, in rank order. Rank r contributes `rows[r]` rows; exact sizes are sent, without padding.
     at::Tensor all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const;
+    /// Starts it: `local` is copied before this returns; `whole` becomes new memory, or `local` itself in a group of one.
+    PendingCollective start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows, at::Tensor& whole) const;
 
     /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
     at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows, std::span<const std::int64_t> receive_rows) const;

@@ -55,7 +55,8 @@ def _units_of(module: torch.nn.Module) -> list[str]:
     return names
 
 
-def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optional[Sequence[str]] = None, over_all_axes: bool = False) -> FullyShardedModule:
+def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optional[Sequence[str]] = None, over_all_axes: bool = False,
+                overlaps: bool = True) -> FullyShardedModule:
     """Cuts the parameters of `module`, their gradients and the states of an optimiser among the ranks of the axis `data`, or, with `over_all_axes`, among all
     ranks. Collective.
 
@@ -63,6 +64,7 @@ def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optiona
     `local_parameters()` of the result; the module's own parameters cannot be written to. Backward sums and averages gradients as in `replicate`.
 
     units: names of the submodules whose parameters are gathered together; by default the children of the module, and of a list among them its children
+    overlaps: from the second step on the next unit travels while the present one computes, which takes the memory of one unit more
 
     Raises InvalidInput (a ValueError) without an axis `data` unless `over_all_axes` is on, if a parameter is sharded already or no leaf, for a name that is no
     submodule, and on every rank if the ranks' modules differ."""
@@ -70,4 +72,4 @@ def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optiona
     unknown = [name for name in chosen if name not in dict(module.named_modules())]
     if unknown:
         raise InvalidInput(f"fully_shard: the module has no submodules {unknown}; it has {[name for name, _ in module.named_modules() if name]}.")
-    return _core.fully_shard(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), set(chosen), over_all_axes)
+    return _core.fully_shard(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), set(chosen), over_all_axes, overlaps)

@@ -7,6 +7,7 @@
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/activation.h>
@@ -21,6 +22,7 @@
 
 #include <chrono>
 #include <map>
+#include <stdexcept>
 #include <thread>
 
 namespace meshard {
@@ -225,6 +227,11 @@ TEST(FullyShard, HoldsItsPartAndOneUnit)
         EXPECT_LE(sharded.peak_gathered_bytes(), largest);
         EXPECT_GT(sharded.peak_gathered_bytes(), 0);
         EXPECT_EQ(sharded.gathered_bytes(), 0);
+
+        // From the second step on, also the one that is gathered ahead.
+        net->forward(inputs(0, 1)).pow(2).mean().backward();
+        EXPECT_EQ(sharded.peak_gathered_bytes(), 2 * largest);
+        EXPECT_EQ(sharded.gathered_bytes(), 0);
     });
 }
 
@@ -239,6 +246,133 @@ TEST(FullyShard, GathersAUnitInOneMessage)
         // first; position; three blocks; position again; last
         EXPECT_EQ(mesh->counter().num_calls(), 7);
     });
+}
+
+/// What happened on this thread: G a gather was started, W waited for, C a block's GELU, B its backward, R gradients were sent.
+thread_local std::string events;
+
+std::unique_ptr<at::ObserverContext> note_event(const at::RecordFunction& function)
+{
+    static const std::map<std::string, char> letters{{"all_gather over data", 'G'},
+                                                     {"wait for all_gather over data", 'W'},
+                                                     {"aten::gelu", 'C'},
+                                                     {"aten::gelu_backward", 'B'},
+                                                     {"all_to_all over data", 'R'}};
+    const auto found = letters.find(function.name());
+    if (found != letters.end()) events += found->second;
+    return nullptr;
+}
+
+template <class Action>
+std::string events_of(const Action& action)
+{
+    events.clear();
+    const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(note_event).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
+    action();
+    at::removeCallback(handle);
+    return std::exchange(events, {});
+}
+
+TEST(FullyShard, GathersTheNextUnitBeforeThePresentOneComputes)
+{
+    run_ranks({2}, {"data"}, [](const auto& mesh) {
+        Net net;
+        const auto sharded = fully_shard(*net, mesh);
+        at::Tensor loss;
+        const auto forward = [&] { loss = net->forward(inputs(0, 0)).pow(2).mean(); };
+        const auto backward = [&] { loss.backward(); };
+        const auto evaluate = [&] {
+            const at::NoGradGuard no_grad;
+            net->forward(inputs(0, 0));
+        };
+
+        // first; position; three blocks; position again; last
+        EXPECT_EQ(events_of(forward), "GWGWGWCGWCGWCGWGW");
+        events_of(backward);
+        for (int step = 0; step < 2; ++step) {
+            EXPECT_EQ(events_of(forward), "GWGWGWGCWGCWGCWGW");
+            EXPECT_EQ(events_of(backward), "GWGBWGBWBRRRRRR");
+            EXPECT_EQ(events_of(evaluate), "GWGWGWGCWGCWGCWGW");
+        }
+    });
+}
+
+/// Training of which passes go other ways in between: what it gives in each step.
+std::vector<at::Tensor> restless_training(const std::shared_ptr<const DeviceMesh>& mesh, bool checkpointed, const FullyShardOptions& options)
+{
+    const auto rank = static_cast<int>(mesh->coordinate(mesh->axis("data")));
+    Net net;
+    const auto sharded = fully_shard(*net, mesh, options);
+    torch::optim::Adam optimizer(sharded.local_parameters(), adam());
+    std::vector<at::Tensor> results;
+    const auto block = [&](int i, const at::Tensor& h) { return net->blocks[i]->template as<torch::nn::SequentialImpl>()->forward(h); };
+    const auto evaluate = [&] {
+        const at::NoGradGuard no_grad;
+        results.push_back(net->forward(inputs(rank, 77)));
+    };
+    const auto write_everywhere = [&](double change) {
+        const at::NoGradGuard no_grad;
+        for (auto part : sharded.local_parameters()) part.add_(change);
+    };
+    for (int step = 0; step < 10; ++step) {
+        optimizer.zero_grad();
+        const auto x = inputs(rank, step);
+        if (step == 2 || step == 3) {  // evaluations before the step, with other values
+            write_everywhere(0.01);
+            evaluate();
+            write_everywhere(-0.01);
+            evaluate();
+        }
+        if (step == 4) {  // a forward that ends in its middle, and one that begins where it has ended, with new values
+            const auto h = block(0, net->first->forward(x) + net->position);
+            const at::NoGradGuard no_grad;
+            auto names = sharded.local_parameter_names();
+            for (std::size_t i = 0; i < names.size(); ++i) {
+                auto part = sharded.local_parameters()[i];
+                if (names[i].starts_with(sharded.group().rank() == 0 ? "blocks.1" : "first")) part.add_(0.1);  // each rank writes to other parts
+            }
+            results.push_back(block(1, h));
+        }
+        if (step == 6) {  // a backward that fails in its middle
+            auto h = block(0, net->first->forward(x) + net->position);
+            h.register_hook([](const at::Tensor& gradient) -> at::Tensor { throw std::runtime_error("planted " + gradient.toString()); });
+            EXPECT_THROW(net->last->forward(block(2, block(1, h))).sum().backward(), std::runtime_error);
+            optimizer.zero_grad();
+        }
+        if (step == 7) {
+            for (const auto& [name, value] : sharded.full_parameters()) results.push_back(value);
+        }
+        at::Tensor y = net->forward(x, checkpointed);
+        if (step == 5) y = net->last->forward(block(0, block(2, net->first->forward(x))));  // blocks left out, and in another order
+        if (step == 8) y = y + net->forward(inputs(rank, 3), checkpointed) + net->last->forward(net->first->forward(x));  // units used again
+        const auto loss = y.pow(2).mean();
+        loss.backward(/*gradient=*/{}, /*retain_graph=*/step == 9);
+        if (step == 9) loss.backward();
+        EXPECT_EQ(bytes_that_stay(sharded), 0);
+        results.push_back(loss.detach());
+        for (const auto& part : sharded.local_parameters()) {
+            if (part.grad().defined()) results.push_back(part.grad().clone());
+        }
+        optimizer.step();
+    }
+    return results;
+}
+
+TEST(FullyShard, GathersAheadWithTheSameBits)
+{
+    for (const auto& [shape, over_all_axes] :
+         std::vector<std::pair<std::vector<std::int64_t>, bool>>{{{1, 1}, false}, {{2, 1}, false}, {{3, 1}, true}, {{1, 2}, true}, {{2, 2}, false}}) {
+        for (const bool checkpointed : {false, true}) {
+            run_ranks(shape, {"data", "domain"}, [&, over_all_axes = over_all_axes](const auto& mesh) {
+                const auto results = [&](bool ahead) {
+                    return restless_training(mesh, checkpointed, {.is_unit = {}, .overlaps = ahead, .over_all_axes = over_all_axes});
+                };
+                const auto expected = results(false), found = results(true);
+                ASSERT_EQ(expected.size(), found.size());
+                for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(expected[i], found[i])) << "result " << i;
+            });
+        }
+    }
 }
 
 TEST(FullyShard, ReducesAUnitInOneMessage)

@@ -129,19 +129,28 @@ TEST(RankGroup, BringsRowsOfEveryType)
                                     at::kUInt16, at::kComplexFloat}) {
                 const auto rows = [&](int from, std::int64_t n) { return limited_numbers(n * 3, from, 120).to(type).view({n, 3}); };
                 std::vector<std::int64_t> counts, sent(size, 2), received(size, 2);
-                std::vector<at::Tensor> expected, passed;
+                std::vector<at::Tensor> expected, expected_second, passed;
                 for (int r = 0; r < size; ++r) {
                     counts.push_back(r + 1);
                     expected.push_back(rows(r, r + 1));
+                    expected_second.push_back(rows(r + 1, r + 1));
                     passed.push_back(rows(r, 2 * size).narrow(0, 2 * rank, 2));
                 }
                 auto whole = rows(rank, 4);
 
+                at::Tensor first, second;
+                auto first_pending = group.start_all_gather_rows(rows(rank, rank + 1), counts, first);
+                auto second_pending = group.start_all_gather_rows(rows(rank + 1, rank + 1), counts, second);
                 const auto gathered = group.all_gather_rows(rows(rank, rank + 1), counts),
                            exchanged = group.all_to_all_rows(rows(rank, 2 * size), sent, received);
                 group.broadcast(whole, size - 1);
 
+                second_pending.wait();
+                first_pending.wait();
+
                 EXPECT_TRUE(at::equal(gathered, at::cat(expected))) << at::toString(type);
+                EXPECT_TRUE(at::equal(first, at::cat(expected))) << at::toString(type);
+                EXPECT_TRUE(at::equal(second, at::cat(expected_second))) << at::toString(type);
                 EXPECT_TRUE(at::equal(exchanged, at::cat(passed))) << at::toString(type);
                 EXPECT_TRUE(at::equal(whole, rows(size - 1, 4))) << at::toString(type);
             }
