@@ -96,7 +96,7 @@ std::string device_name(const at::Device& device)
 std::string device_text(World& world, const RankGroup& all)
 {
     const auto device = world.device();
-    const auto text = "device " + device_name(device) + ", transport " + world.carrier(device);
+    const auto text = "device " + device_name(device) + ", transport " + world.carrier(device).text();
     if (device.is_cpu()) return text;
     const auto ranks = ranks_a_device(world, all);
     return text + ", " + std::to_string(ranks) + (ranks == 1 ? " rank a device" : " ranks a device");

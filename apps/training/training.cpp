@@ -876,8 +876,7 @@ std::string Run::why_no_graphs() const
 {
     if (device().is_cpu()) return "ranks compute on CPUs, where nothing is recorded";
     if (!can_record(device().type())) return "work of this device cannot be recorded";
-    if (device_mesh_->num_ranks() > 1 && world_.carrier(device()).ends_with("by way of the host"))
-        return "ranks share a device, and their messages go by way of the host";
+    if (device_mesh_->num_ranks() > 1 && world_.carrier(device()).is_by_way_of_host) return "ranks share a device, and their messages go by way of the host";
     if (config_.training.accumulate > 1) return "a step adds up the gradients of several cases";
     if (config_.training.offload) return "training.offload copies tensors to the host in each step";
     if (config_.shard_parameters) return "parallel.parameters=sharded gathers them in each step";

@@ -57,8 +57,8 @@ std::string training_plan(const Model& model, const TrainingRunConfig& config, c
     const auto size = [&](const char* axis) { return std::to_string(device_mesh.group(device_mesh.axis(axis)).size()); };
     TextTable table("ll");
     table.add_row({"model", config.model.name + ", " + std::to_string(num_parameters) + " parameters"});
-    table.add_row(
-        {"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") + " domain, transport " + world.carrier(world.device())});
+    table.add_row({"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") + " domain, transport " +
+                                world.carrier(world.device()).text()});
     table.add_row({"device", device_name(world.device())});
     table.add_row({"points", points_text(example, device_mesh)});
     table.add_row({"precision", name_of(config.training.precision)});

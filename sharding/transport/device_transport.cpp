@@ -136,28 +136,28 @@ public:
         host_->abort();
     }
 
-    std::string carrier_name(const at::Device& device)
+    Carrier carrier(const at::Device& device)
     {
-        if (device.is_cpu()) return host_->getBackendName();
-        const auto& carrier = carrier_of_type(device);
-        return carrier.backend ? carrier.name : host_->getBackendName() + ", by way of the host";
+        if (device.is_cpu()) return {host_->getBackendName(), false};
+        const auto& own = connected(device);
+        return own.backend ? Carrier{own.name, false} : Carrier{host_->getBackendName(), true};
     }
 
 protected:
     c10d::Backend& host() { return *host_; }
 
 private:
-    struct Carrier {
+    struct Connected {
         std::string name;
         c10::intrusive_ptr<c10d::Backend> backend;  // null: by way of the host
     };
 
-    static bool coalesces(const Carrier& carrier) { return carrier.backend && carrier.backend->supportsCoalescing(); }
+    static bool coalesces(const Connected& one) { return one.backend && one.backend->supportsCoalescing(); }
 
     /// Null for tensors of a device that go by way of the host.
-    c10d::Backend* serving(const at::Tensor& tensor) { return tensor.is_cpu() ? host_.get() : carrier_of_type(tensor.device()).backend.get(); }
+    c10d::Backend* serving(const at::Tensor& tensor) { return tensor.is_cpu() ? host_.get() : connected(tensor.device()).backend.get(); }
 
-    const Carrier& carrier_of_type(const at::Device& device)
+    const Connected& connected(const at::Device& device)
     {
         const auto found = carriers_.find(device.type());
         return found != carriers_.end() ? found->second : carriers_.emplace(device.type(), connect(device)).first->second;
@@ -176,7 +176,7 @@ private:
     }
 
     /// Collective: every rank of the group comes here with its first tensor of a type of device.
-    Carrier connect(const at::Device& device)
+    Connected connect(const at::Device& device)
     {
         if (!store_) return {};
         const auto transports = Transports::all().get();
@@ -208,7 +208,7 @@ private:
     c10::intrusive_ptr<c10d::Store> store_;  // null: no device has a transport of its own
     std::chrono::milliseconds limit_;
     std::string required_;
-    std::map<c10::DeviceType, Carrier> carriers_;  // of types that have been asked for
+    std::map<c10::DeviceType, Connected> carriers_;  // of types that have been asked for
 };
 
 /// Where the host gathers rows while it sends them, which are CPU tensors'.
@@ -285,10 +285,10 @@ c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backen
     return wrapped(std::move(host), {}, {}, {});
 }
 
-std::string carrier_of(c10d::Backend& group, const at::Device& device)
+Carrier carrier_of(c10d::Backend& group, const at::Device& device)
 {
-    if (auto* const devices = dynamic_cast<HostAndDevices*>(&group)) return devices->carrier_name(device);
-    return group.getBackendName() + (device.is_cpu() ? "" : ", by way of the host");
+    if (auto* const devices = dynamic_cast<HostAndDevices*>(&group)) return devices->carrier(device);
+    return {group.getBackendName(), !device.is_cpu()};
 }
 
 }  // namespace meshard

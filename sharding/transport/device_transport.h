@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/transport/carrier.h"
+
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -41,8 +43,8 @@ c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d
 /// A group that sends all tensors by `host`, those of devices through copies in host memory. It is a RowExchange where `host` is one.
 c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backend> host);
 
-/// What carries tensors of a device in a group: the name of a transport, or of the backend by whose way they go, as "shm, by way of the host". Collective over
-/// the group: connects what is not connected yet. @throws CommunicationError as the first tensor would
-std::string carrier_of(c10d::Backend& group, const at::Device& device);
+/// What carries tensors of a device in a group. Collective over the group: connects what is not connected yet.
+/// @throws CommunicationError as the first tensor would
+Carrier carrier_of(c10d::Backend& group, const at::Device& device);
 
 }  // namespace meshard

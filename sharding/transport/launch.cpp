@@ -157,7 +157,7 @@ public:
     int size() const override { return size_; }
     std::string backend_name() const override { return shared_memory_ ? "shm" : "gloo"; }
 
-    std::string carrier(const at::Device& device) override { return backends_.empty() ? World::carrier(device) : carrier_of(*backends_.front(), device); }
+    Carrier carrier(const at::Device& device) override { return backends_.empty() ? World::carrier(device) : carrier_of(*backends_.front(), device); }
 
     RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
     {
@@ -355,9 +355,9 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
 
 }  // namespace
 
-std::string World::carrier(const at::Device& device)
+Carrier World::carrier(const at::Device& device)
 {
-    return backend_name() + (device.is_cpu() || size() == 1 ? "" : ", by way of the host");
+    return {backend_name(), !device.is_cpu() && size() > 1};
 }
 
 std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds, at::Device device)

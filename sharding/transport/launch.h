@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sharding/ranks/device_mesh.h"
+#include "sharding/transport/carrier.h"
 
 #include <functional>
 #include <memory>
@@ -45,9 +46,9 @@ public:
 
     virtual std::string backend_name() const = 0;  ///< `shm`, `gloo`, `mpi`, `none`
 
-    /// What carries tensors of a device between the ranks, such as `nccl`, or `shm, by way of the host`. Collective over all ranks; call it when the first
-    /// device mesh has been made, and the device is current. @throws CommunicationError if the transport that MESHARD_BACKEND wants cannot connect
-    virtual std::string carrier(const at::Device& device);
+    /// What carries tensors of a device between the ranks. Collective over all ranks; call it when the first device mesh has been made, and the device is
+    /// current. @throws CommunicationError if the transport that MESHARD_BACKEND wants cannot connect
+    virtual Carrier carrier(const at::Device& device);
 
 private:
     at::Device device_ = at::kCPU;

@@ -81,15 +81,19 @@ TEST(DeviceTransport, CarriesTensorsOfItsDeviceAndTheHostTheOthers)
         group.broadcast(here, options)->wait();
 
         EXPECT_EQ(here[0][2].item<float>(), 1);
-        EXPECT_EQ(carrier_of(group, kAccelerator), "counting");
-        EXPECT_EQ(carrier_of(group, at::kCPU), "shm");
+        EXPECT_EQ(carrier_of(group, kAccelerator).text(), "counting");
+        EXPECT_EQ(carrier_of(group, at::kCPU).text(), "shm");
     });
     EXPECT_EQ(num_carried, 2);
 }
 
 TEST(DeviceTransport, LeavesSharedDevicesToTheHost)
 {
-    run_two({"same", "same"}, "", [](c10d::Backend& group) { EXPECT_EQ(carrier_of(group, kAccelerator), "shm, by way of the host"); });
+    run_two({"same", "same"}, "", [](c10d::Backend& group) {
+        EXPECT_TRUE(carrier_of(group, kAccelerator).is_by_way_of_host);
+        EXPECT_EQ(carrier_of(group, kAccelerator).text(), "shm, by way of the host");
+        EXPECT_FALSE(carrier_of(group, at::kCPU).is_by_way_of_host);
+    });
 }
 
 TEST(DeviceTransport, IsRefusedOnSharedDevicesWhereItIsRequired)
