@@ -22,6 +22,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -42,6 +43,15 @@ struct Entry {
     std::int64_t cut_dim = -1;  // of a part that the module uses itself; else the values lie flat
 };
 
+/// Gradients of a group, on their way to the ranks that keep them.
+struct SentGradients {
+    std::vector<char> has_gradient;       // of each entry, on this rank
+    std::vector<PlainGradientSum> plain;  // of each entry
+    at::Tensor sent, received;
+    PendingCollective message;
+    std::vector<at::Tensor> local;  // of each entry, this rank's part, once it is here; undefined where no rank has one
+};
+
 /// Parameters of one type that travel together, end to end.
 struct Group {
     std::vector<Entry> entries;
@@ -51,6 +61,14 @@ struct Group {
     PendingCollective pending;  // that brings it
     std::int64_t version = 0;   // of `part`, when gathered
     bool is_used = false;       // since its unit is the present one
+    std::optional<SentGradients> sent_gradients;
+};
+
+/// Gradients that all ranks must have alike, if any has them.
+struct PlainGradients {
+    at::Tensor num_ranks;  // that have some
+    std::vector<PlainGradientSum> sums;
+    const Group* group = nullptr;
 };
 
 }  // namespace
@@ -67,8 +85,10 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     std::int64_t writes_before_ahead = 0;
     bool overlaps = true;
     GatherOrder forward_order, backward_order;
-    bool is_backward = false;     // where a parameter was used last
-    bool awaits_the_end = false;  // of a backward that runs
+    bool is_backward = false;           // where a parameter was used last
+    bool awaits_the_end = false;        // of a backward that runs
+    Group* under_reduction = nullptr;   // whose gradients are on their way
+    std::vector<PlainGradients> plain;  // of this backward
     std::vector<at::Tensor> local_parameters;
     std::vector<const Entry*> trained;  // of each local parameter
     std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, std::int64_t>> gathered;
@@ -174,6 +194,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         drop();
         forward_order.end_step();
         backward_order.end_step();
+        check_plain();
     }
 
     /// Backward has ended with an error.
@@ -182,6 +203,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         awaits_the_end = is_backward = false;
         try {
             drop();
+            abandon_reductions();
         } catch (const std::exception&) {  // the error of backward is on its way already
         }
         forward_order.abandon_step();
@@ -206,30 +228,29 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         return std::accumulate(gathered.begin(), gathered.end(), std::int64_t{0}, [](std::int64_t sum, const auto& one) { return sum + one.second; });
     }
 
-    /// This rank's gradients of a group, from every rank's whole ones; undefined where no rank has one.
-    std::vector<at::Tensor> reduce(const Group& group, const std::vector<at::Tensor>& gradients, const std::vector<GradientOrigin>& origins)
+    /// Sends every rank its part of the whole gradients of a group.
+    void start_reduction(Group& group, const std::vector<at::Tensor>& gradients, const std::vector<GradientOrigin>& origins)
     {
         const auto type = group.part.scalar_type();
         const auto total = std::accumulate(group.extents.begin(), group.extents.end(), std::int64_t{0});
         auto row = at::zeros({total}, group.part.options().dtype(sum_type(type)));
-        std::vector<PlainGradientSum> plain(gradients.size());
-        std::vector<std::string> names;
+        SentGradients sending;
+        sending.plain.resize(gradients.size());
         for (std::size_t k = 0; k < gradients.size(); ++k) {
             const auto& entry = group.entries[k];
-            names.push_back(entry.name);
+            sending.has_gradient.push_back(gradients[k].defined());
             check_origin(origins[k], entry.name);
             auto place = row.narrow(0, entry.begin, entry.count);
             if (!gradients[k].defined()) {
                 fill_as_absent(place);
                 continue;
             }
-            if (!is_sharded(gradients[k]) && origins[k].share_axes.empty()) plain[k].add(gradients[k]);
+            if (!is_sharded(gradients[k]) && origins[k].share_axes.empty()) sending.plain[k].add(gradients[k]);
             place.add_(gradient_share(gradients[k], *mesh, origins[k]).reshape({-1}));
         }
         // Behind each rank's part stands how many ranks have plain gradients: all compare them, or none.
-        const bool has_plain = std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; });
+        const bool has_plain = std::any_of(sending.plain.begin(), sending.plain.end(), [](const PlainGradientSum& one) { return one.exists; });
         const auto num_plain = at::full({1}, has_plain ? 1.0 : 0.0, row.options());
-        const auto& ranks = this->ranks();
         const auto own = group.extents[me()] + 1;
         std::vector<at::Tensor> pieces;
         Extents send;
@@ -237,30 +258,64 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             pieces.insert(pieces.end(), {part, num_plain});
             send.push_back(part.numel() + 1);
         }
-        auto mine = at::cat(pieces);
-        if (ranks.size() > 1) {
-            const Extents receive(ranks.size(), own);
-            const auto parts = ranks.all_to_all_rows(mine, send, receive).view({ranks.size(), own});
-            mine = parts[0].clone();
-            for (int r = 1; r < ranks.size(); ++r) mine.add_(parts[r]);  // in rank order
-        }
-        for (std::int64_t axis = 0; cut_mesh == mesh && axis < mesh->num_axes(); ++axis) {
+        sending.sent = at::cat(pieces);
+        const Extents receive(ranks().size(), own);
+        sending.received = at::empty({ranks().size() * own}, sending.sent.options());
+        sending.message = ranks().start_exchange(sending.sent, send, sending.received, receive, "all_to_all");
+        group.sent_gradients = std::move(sending);
+        under_reduction = &group;
+    }
+
+    /// The sums over ranks of what has been sent last.
+    void finish_reduction()
+    {
+        if (!under_reduction) return;
+        auto& group = *std::exchange(under_reduction, nullptr);
+        auto& sending = *group.sent_gradients;
+        sending.message.wait();
+        sending.sent = at::Tensor();
+        const auto own = group.extents[me()] + 1;
+        const auto parts = std::exchange(sending.received, at::Tensor()).view({ranks().size(), own});
+        auto mine = parts[0].clone();
+        for (int r = 1; r < ranks().size(); ++r) mine.add_(parts[r]);  // in rank order
+        for (std::int64_t axis = 0; has_other_axes() && axis < mesh->num_axes(); ++axis) {
             if (axis != cut_axis) mesh->group(axis).all_reduce(mine);
         }
-        if (mine[own - 1].item<double>() > 0) check_plain_gradients(plain, names, std::vector<at::ScalarType>(names.size(), type), *mesh);
-        if (num_data > 1) mine.div_(num_data);
-        mine = mine.to(type);
+        plain.push_back({mine.narrow(0, own - 1, 1).clone(), std::move(sending.plain), &group});
+        auto sums = mine.narrow(0, 0, own - 1);
+        if (num_data > 1) sums.div_(num_data);
+        sums = sums.to(group.part.scalar_type());
 
-        std::vector<at::Tensor> local(gradients.size());
         std::int64_t offset = 0;
-        for (std::size_t k = 0; k < gradients.size(); ++k) {
+        for (std::size_t k = 0; k < group.entries.size(); ++k) {
             const auto count = group.entries[k].extents[me()];
-            const auto part = mine.narrow(0, offset, count);
+            const auto part = sums.narrow(0, offset, count);
             offset += count;
-            const bool nobody = !gradients[k].defined() && is_absent(part);
-            if (!nobody) local[k] = part;
+            const bool nobody = !sending.has_gradient[k] && is_absent(part);
+            sending.local.push_back(nobody ? at::Tensor() : part);
         }
-        return local;
+    }
+
+    bool has_other_axes() const { return cut_mesh == mesh && mesh->num_ranks() > ranks().size(); }
+
+    /// Once for all of a backward: here the host waits for the device.
+    void check_plain()
+    {
+        for (const auto& one : std::exchange(plain, {})) {
+            if (one.num_ranks.item<double>() == 0) continue;
+            std::vector<std::string> names;
+            for (const auto& entry : one.group->entries) names.push_back(entry.name);
+            check_plain_gradients(one.sums, names, std::vector<at::ScalarType>(names.size(), one.group->part.scalar_type()), *mesh);
+        }
+    }
+
+    void abandon_reductions()
+    {
+        plain.clear();
+        if (under_reduction) std::exchange(under_reduction, nullptr)->sent_gradients->message.wait();
+        for (auto& unit : units) {
+            for (auto& group : unit) group.sent_gradients.reset();
+        }
     }
 };
 
@@ -292,8 +347,34 @@ void FullyShardedModule::State::await_end_of_backward()
 
 namespace {
 
-/// Takes the whole gradients of a group's parameters, once all uses have added theirs, and hands on those of the local parts.
+/// Hands this rank's part of the reduced gradients to the local parts. Of all nodes that can run backward takes the one that was made last: made before all
+/// others, it comes after them.
+struct TakeReduced : torch::autograd::Node {
+    TakeReduced() : Node(/*sequence_nr=*/0) {}
+
+    std::shared_ptr<FullyShardedModule::State> state;
+    std::size_t unit = 0, group = 0;
+    std::vector<std::size_t> entries;  // of each output
+
+    torch::autograd::variable_list apply(torch::autograd::variable_list&&) override
+    {
+        const at::NoGradGuard no_grad;
+        auto& g = state->units[unit][group];
+        if (state->under_reduction == &g) state->finish_reduction();
+        torch::autograd::variable_list results;
+        for (const auto entry : entries) results.push_back(std::move(g.sent_gradients->local[entry]));
+        g.sent_gradients.reset();
+        return results;
+    }
+
+    std::string name() const override { return "FullyShardTakeBackward"; }
+};
+
+/// Takes the whole gradients of a group's parameters, once all uses have added theirs, and sends them to the ranks of the local parts. It comes before all
+/// other nodes that can run, or the whole gradients of all units would wait for the end.
 struct ReduceGradients : torch::autograd::Node {
+    ReduceGradients() : Node(/*sequence_nr=*/std::numeric_limits<std::uint64_t>::max()) {}
+
     std::shared_ptr<FullyShardedModule::State> state;
     std::size_t unit = 0, group = 0;
     std::vector<std::size_t> entries;  // of each input
@@ -311,10 +392,11 @@ struct ReduceGradients : torch::autograd::Node {
             of_all[entries[i]] = std::move(gradients[i]);
             origins[entries[i]] = known.at(this, static_cast<std::uint32_t>(i));
         }
-        const auto local = state->reduce(g, of_all, origins);
-        torch::autograd::variable_list results;
-        for (const auto entry : entries) results.push_back(local[entry]);
-        return results;
+        state->finish_reduction();
+        state->start_reduction(g, of_all, origins);
+        // Sums over other axes are messages among those of the model, whose order must not depend on when the node behind this one runs.
+        if (!state->overlaps || state->has_other_axes()) state->finish_reduction();
+        return {g.part.detach()};  // of no meaning: lets the node behind run on the device's thread
     }
 
     std::string name() const override { return "FullyShardBackward"; }
@@ -590,8 +672,15 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
                 state->trained.push_back(&entry);
             }
             if (leaves.empty()) continue;
-            // The module's parameters become functions of the local parts: their gradients flow through the node into those.
-            node->set_next_edges(torch::autograd::collect_next_edges(leaves));
+            // The module's parameters become functions of the local parts: their gradients flow through the nodes into those.
+            const auto take = make_graph_node<TakeReduced>();
+            take->state = state;
+            take->unit = u;
+            take->group = g;
+            take->entries = node->entries;
+            take->add_input_metadata(group.part);
+            take->set_next_edges(torch::autograd::collect_next_edges(leaves));
+            node->set_next_edges({torch::autograd::Edge(take, 0)});
             for (const auto e : node->entries) {
                 torch::autograd::set_history(parameters[indices[e]].second, node);
             }

@@ -25,7 +25,7 @@ struct FullyShardOptions {
     /// make up a unit of their own. Empty: the direct children; of a ModuleList or a Sequential among them, the children of that.
     std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit;
     bool broadcast_at_start = true;  ///< parameters and buffers become those of rank 0; else they must be the same already
-    bool overlaps = true;            ///< the unit that comes next, as in the step before, travels while the present one computes: memory of one unit more
+    bool overlaps = true;            ///< messages travel behind the computation; takes the memory of the next unit, and of the gradients of the last one
     bool over_all_axes = false;      ///< parameters are cut among all ranks of the device mesh, not over its axis `data` alone
     /// Parameters, by name, of which the module itself uses each rank's part, and the Shard that says which part: they become those parts and are never
     /// gathered, and their gradients, complete on the rank that has the part, are not exchanged. With `over_all_axes`, where the ranks of `data` are one.
@@ -37,12 +37,12 @@ struct FullyShardOptions {
 /// The parameters of a unit (a submodule) lie end to end; each rank keeps an even part of that row, 1/P of it. The module itself stays
 /// usable as ever: an operator that meets one of its parameters gathers the unit, in one message, and the unit is dropped when another
 /// is met or its backward is done. What autograd saves of a parameter is the part, so backward gathers again. Memory: parameters / P +
-/// the largest unit. Backward sends the gradients of a unit in one message, as soon as they are complete: each rank gets those of its
-/// own part, averaged over `data` (each data rank has a loss of its own) and summed over all other axes (each rank holds its share of
-/// one loss). After Rajbhandari et al., "ZeRO", 2020.
+/// the largest unit, and the next one, which is gathered behind the computation. Backward sends the gradients of a unit in one message, as soon as they
+/// are complete: each rank gets those of its own part, averaged over `data` (each data rank has a loss of its own) and summed over all other axes (each
+/// rank holds its share of one loss). After Rajbhandari et al., "ZeRO", 2020.
 ///
-/// All ranks that parameters are cut among must use the same units in the same order. The optimiser works on `local_parameters()`; writing to the
-/// module's own parameters is refused. They stay as they are when this handle goes.
+/// All ranks that parameters are cut among must use the same units in the same order. The optimiser works on `local_parameters()`, and whatever writes to
+/// those does so on all ranks and between passes; writing to the module's own parameters is refused. They stay as they are when this handle goes.
 class FullyShardedModule {
 public:
     /// This rank's part of each parameter that takes gradients, flat (kept parts in their own shape) and possibly empty: leaves, to be given to the optimiser.

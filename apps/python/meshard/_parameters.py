@@ -64,7 +64,8 @@ def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optiona
     `local_parameters()` of the result; the module's own parameters cannot be written to. Backward sums and averages gradients as in `replicate`.
 
     units: names of the submodules whose parameters are gathered together; by default the children of the module, and of a list among them its children
-    overlaps: from the second step on the next unit travels while the present one computes, which takes the memory of one unit more
+    overlaps: from the second step on the next unit travels while the present one computes, and gradients while backward goes on, which takes the memory of
+        one unit more and of its gradients
 
     Raises InvalidInput (a ValueError) without an axis `data` unless `over_all_axes` is on, if a parameter is sharded already or no leaf, for a name that is no
     submodule, and on every rank if the ranks' modules differ."""

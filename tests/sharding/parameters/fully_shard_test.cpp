@@ -3,9 +3,11 @@
 #include "sharding/memory/recompute.h"
 #include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/gradient_norm.h"
+#include "sharding/parameters/move_module.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/test_device.h"
 
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -30,7 +32,7 @@ namespace {
 
 at::Tensor waving_values(c10::IntArrayRef shape, double start)
 {
-    return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.37).add(start).sin_().view(shape);
+    return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.37).add(start).sin_().view(shape).to(device_of_tests());
 }
 
 void fill(torch::nn::Module& module, double start)
@@ -52,6 +54,7 @@ struct NetImpl : torch::nn::Module {
         last = register_module("last", torch::nn::Linear(8, 2));
         position = register_parameter("position", at::zeros({8}));
         to(at::kDouble);
+        move_module(*this, device_of_tests());
         fill(*this, 0);
         last->bias.set_requires_grad(false);
     }
@@ -104,7 +107,7 @@ Training serial(int num_data, double max_norm = 0)
     Training result;
     for (int step = 0; step < 5; ++step) {
         optimizer.zero_grad();
-        at::Tensor loss = at::zeros({}, at::kDouble);
+        at::Tensor loss = at::zeros({}, at::dtype(at::kDouble).device(device_of_tests()));
         for (int sample = 0; sample < num_data; ++sample) loss = loss + net->forward(inputs(sample, step)).pow(2).mean() / num_data;
         loss.backward();
         if (max_norm > 0) result.norms.push_back(torch::nn::utils::clip_grad_norm_(net->parameters(), max_norm));
@@ -248,16 +251,14 @@ TEST(FullyShard, GathersAUnitInOneMessage)
     });
 }
 
-/// What happened on this thread: G a gather was started, W waited for, C a block's GELU, B its backward, R gradients were sent.
+/// What happened on this thread: G a gather was started, W waited for, C a block's GELU, B its backward, R gradients were sent, S their sums were waited for.
 thread_local std::string events;
 
 std::unique_ptr<at::ObserverContext> note_event(const at::RecordFunction& function)
 {
-    static const std::map<std::string, char> letters{{"all_gather over data", 'G'},
-                                                     {"wait for all_gather over data", 'W'},
-                                                     {"aten::gelu", 'C'},
-                                                     {"aten::gelu_backward", 'B'},
-                                                     {"all_to_all over data", 'R'}};
+    static const std::map<std::string, char> letters{{"all_gather over data", 'G'}, {"wait for all_gather over data", 'W'},
+                                                     {"aten::gelu", 'C'},           {"aten::gelu_backward", 'B'},
+                                                     {"all_to_all over data", 'R'}, {"wait for all_to_all over data", 'S'}};
     const auto found = letters.find(function.name());
     if (found != letters.end()) events += found->second;
     return nullptr;
@@ -273,7 +274,7 @@ std::string events_of(const Action& action)
     return std::exchange(events, {});
 }
 
-TEST(FullyShard, GathersTheNextUnitBeforeThePresentOneComputes)
+TEST(FullyShard, SendsBehindTheComputation)
 {
     run_ranks({2}, {"data"}, [](const auto& mesh) {
         Net net;
@@ -291,7 +292,7 @@ TEST(FullyShard, GathersTheNextUnitBeforeThePresentOneComputes)
         events_of(backward);
         for (int step = 0; step < 2; ++step) {
             EXPECT_EQ(events_of(forward), "GWGWGWGCWGCWGCWGW");
-            EXPECT_EQ(events_of(backward), "GWGBWGBWBRRRRRR");
+            EXPECT_EQ(events_of(backward), "GRWGBSRWGBSRWBSRSRSRS");
             EXPECT_EQ(events_of(evaluate), "GWGWGWGCWGCWGCWGW");
         }
     });
@@ -477,6 +478,7 @@ TEST(FullyShard, ServesOtherLayers)
             register_module("convolution", convolution);
             register_module("attention", attention);
             to(at::kDouble);
+            move_module(*this, device_of_tests());
             fill(*this, 0);
         }
         at::Tensor forward(const at::Tensor& tokens)
@@ -488,7 +490,7 @@ TEST(FullyShard, ServesOtherLayers)
         torch::nn::Conv1d convolution{torch::nn::Conv1dOptions(6, 6, 3).padding(1)};
         torch::nn::MultiheadAttention attention{6, 2};
     };
-    const auto tokens = at::tensor({0, 3, 6, 1, 1, 5, 2, 2}).view({2, 4});
+    const auto tokens = at::tensor({0, 3, 6, 1, 1, 5, 2, 2}).view({2, 4}).to(device_of_tests());
     Model plain;
     plain.forward(tokens).backward();
 
