@@ -260,7 +260,7 @@ std::unique_ptr<at::ObserverContext> note_event(const at::RecordFunction& functi
                                                      {"aten::gelu", 'C'},           {"aten::gelu_backward", 'B'},
                                                      {"all_to_all over data", 'R'}, {"wait for all_to_all over data", 'S'}};
     const auto found = letters.find(function.name());
-    if (found != letters.end()) events += found->second;
+    if (found != letters.end() && !events.ends_with(found->second)) events += found->second;  // an operator may call itself on the way down
     return nullptr;
 }
 
