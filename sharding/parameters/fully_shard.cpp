@@ -62,6 +62,8 @@ struct Group {
     std::int64_t version = 0;   // of `part`, when gathered
     bool is_used = false;       // since its unit is the present one
     std::optional<SentGradients> sent_gradients;
+
+    at::Tensor gathered_value(const Entry& entry) const { return whole.narrow(0, entry.begin, entry.count).view(entry.shape); }
 };
 
 /// Gradients that all ranks must have alike, if any has them.
@@ -107,8 +109,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             order().use({unit, group});
             start_next_unit();
         }
-        const auto& e = g.entries[entry];
-        return g.whole.narrow(0, e.begin, e.count).view(e.shape);
+        return g.gathered_value(g.entries[entry]);
     }
 
     /// Forward and backward have orders of their own. Where they meet, the present unit stays.
@@ -539,7 +540,7 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
     for (auto& unit : state_->units) {
         for (auto& group : unit) {
             state_->bring(group);
-            for (const auto& entry : group.entries) all.emplace_back(entry.name, group.whole.narrow(0, entry.begin, entry.count).view(entry.shape).clone());
+            for (const auto& entry : group.entries) all.emplace_back(entry.name, group.gathered_value(entry).clone());
             state_->let_go(group);
         }
     }

@@ -22,6 +22,15 @@ std::string expected_after(GatherOrder& order, const std::string& uses)
     return next;
 }
 
+/// An order that is known from one step.
+GatherOrder learnt(const std::string& uses)
+{
+    GatherOrder order;
+    expected_after(order, uses);
+    order.end_step();
+    return order;
+}
+
 TEST(GatherOrder, IsThatOfTheStepBefore)
 {
     GatherOrder order;
@@ -34,17 +43,13 @@ TEST(GatherOrder, IsThatOfTheStepBefore)
 
 TEST(GatherOrder, HasAllGroupsOfAUnit)
 {
-    GatherOrder order;
-    expected_after(order, "abBc");
-    order.end_step();
+    auto order = learnt("abBc");
     EXPECT_EQ(expected_after(order, "abBc"), "b+cc.");
 }
 
 TEST(GatherOrder, ExpectsNothingOnAnotherWay)
 {
-    GatherOrder order;
-    expected_after(order, "abcd");
-    order.end_step();
+    auto order = learnt("abcd");
     EXPECT_EQ(expected_after(order, "abdc"), "bc..");
     order.end_step();
     EXPECT_EQ(expected_after(order, "abdc"), "bdc.");
@@ -54,9 +59,7 @@ TEST(GatherOrder, ExpectsNothingOnAnotherWay)
 
 TEST(GatherOrder, NeverGoesFromOnePassToTheNext)
 {
-    GatherOrder order;
-    expected_after(order, "abcabcabc");  // evaluations, then a step
-    order.end_step();
+    auto order = learnt("abcabcabc");  // evaluations, then a step
     EXPECT_EQ(expected_after(order, "abcabc"), "bc.bc.");
     order.end_step();
     EXPECT_EQ(expected_after(order, "abc"), "bc.");
@@ -64,17 +67,13 @@ TEST(GatherOrder, NeverGoesFromOnePassToTheNext)
 
 TEST(GatherOrder, BeginsAnewAfterAPassThatStopped)
 {
-    GatherOrder order;
-    expected_after(order, "abcd");
-    order.end_step();
+    auto order = learnt("abcd");
     EXPECT_EQ(expected_after(order, "ababcd"), "bcbcd.");
 }
 
 TEST(GatherOrder, StaysAfterAStepThatFailed)
 {
-    GatherOrder order;
-    expected_after(order, "abcd");
-    order.end_step();
+    auto order = learnt("abcd");
     expected_after(order, "ac");
     order.abandon_step();
     EXPECT_EQ(expected_after(order, "abcd"), "bcd.");
