@@ -35,9 +35,10 @@ struct HostRecord {
     std::vector<std::shared_ptr<void>> memory;
 };
 
-/// Runs all bodies in order, on the calling thread. With a `record`, a stand-in's graph, it adds what it does there.
+/// Runs all bodies in order, on the calling thread. With a `record`, a stand-in's graph, it adds what it does there; launches are counted where told.
 struct HostExecutor {
     HostRecord* record = nullptr;
+    std::int64_t* num_launches = nullptr;
 
     template <class Body>
     void for_each(std::int64_t n, const Body& body) const
@@ -72,6 +73,7 @@ private:
     void launch(const Launch& work) const
     {
         work();
+        if (num_launches != nullptr) ++*num_launches;
         if (record != nullptr) record->launches.push_back(work);
     }
 };

@@ -29,11 +29,11 @@ namespace meshard {
                                             std::int64_t*, std::int32_t*, T*);                                                                                 \
     EXTERN template void draw_numbers(const CudaExecutor&, const RowNumbers&, std::int64_t, std::int64_t, std::int64_t, T*);
 
-#define MESHARD_SLICE_KERNELS(EXTERN, T)                                                                                                                       \
-    EXTERN template void sum_exponentials(const CudaExecutor&, const SlicedPoints<T>&);                                                                        \
-    EXTERN template void add_to_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                             \
-    EXTERN template void bring_back_from_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                    \
-    EXTERN template void slice_gradients(const CudaExecutor&, const SlicedPoints<T>&, const SliceGradients<T>&, T*);
+#define MESHARD_SLICE_KERNELS(EXTERN)                                                                                                                          \
+    EXTERN template void sum_exponentials(const CudaExecutor&, const SlicedPoints<double>&);                                                                   \
+    EXTERN template void add_to_slices(const CudaExecutor&, const SlicedPoints<double>&, const double*, double*);                                              \
+    EXTERN template void bring_back_from_slices(const CudaExecutor&, const SlicedPoints<double>&, const double*, double*);                                     \
+    EXTERN template void slice_gradients(const CudaExecutor&, const SlicedPoints<double>&, const SliceGradients<double>&, double*);
 
 #define MESHARD_SEARCH_KERNELS(EXTERN)                                                                                                                         \
     MESHARD_ROW_KERNELS(EXTERN, std::uint8_t)                                                                                                                  \
@@ -44,7 +44,6 @@ namespace meshard {
     MESHARD_NUMBER_KERNELS(EXTERN, double)
 
 MESHARD_SEARCH_KERNELS(extern)
-MESHARD_SLICE_KERNELS(extern, float)
-MESHARD_SLICE_KERNELS(extern, double)
+MESHARD_SLICE_KERNELS(extern)
 
 }  // namespace meshard

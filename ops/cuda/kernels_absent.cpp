@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of the kernels in builds for CPUs, so that the code that calls them is the same everywhere. Nothing comes here: `on_cuda` throws before.
 #include "ops/cuda/kernels.h"
+#include "ops/cuda/tile_kernels.h"
 
 #include <stdexcept>
 
@@ -31,8 +32,57 @@ void CudaExecutor::exclusive_scan(std::int64_t*, std::int64_t) const
     no_kernels();
 }
 
+void sum_in_slices(const CudaExecutor&, const TilePoints&, const TileRows&, bool, float*)
+{
+    no_kernels();
+}
+
+void find_log_sums(const CudaExecutor&, const TilePoints&)
+{
+    no_kernels();
+}
+
+void bring_from_slices(const CudaExecutor&, const TilePoints&, const float*, const TileRows&)
+{
+    no_kernels();
+}
+
+void find_slice_gradients(const CudaExecutor&, const TilePoints&, const TileGradients&, float*)
+{
+    no_kernels();
+}
+
+void round_totals(const CudaExecutor&, TileMath, const float*, const float*, const float*, float*, std::int64_t, int)
+{
+    no_kernels();
+}
+
+void normalize_rows(const CudaExecutor&, const NormalizedRows&)
+{
+    no_kernels();
+}
+
+void normalize_rows_backward(const CudaExecutor&, const NormalizedRowsGradient&)
+{
+    no_kernels();
+}
+
+void gelu_rows(const CudaExecutor&, RowType, const void*, void*, std::int64_t)
+{
+    no_kernels();
+}
+
+void gelu_rows_backward(const CudaExecutor&, const GeluGradient&)
+{
+    no_kernels();
+}
+
+void sum_rows(const CudaExecutor&, RowType, const void*, void*, std::int64_t, std::int64_t)
+{
+    no_kernels();
+}
+
 MESHARD_SEARCH_KERNELS()
-MESHARD_SLICE_KERNELS(, float)
-MESHARD_SLICE_KERNELS(, double)
+MESHARD_SLICE_KERNELS()
 
 }  // namespace meshard

@@ -4,7 +4,6 @@
 
 namespace meshard {
 
-MESHARD_SLICE_KERNELS(, float)
-MESHARD_SLICE_KERNELS(, double)
+MESHARD_SLICE_KERNELS()
 
 }  // namespace meshard

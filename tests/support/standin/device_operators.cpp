@@ -608,6 +608,12 @@ at::Tensor& set_tensor(at::Tensor& tensor, const at::Tensor& source)
 
 void record_stream(at::Tensor&, at::Stream) {}
 
+/// LibTorch has this product of half precision with a result of single precision for GPUs alone.
+at::Tensor widened_product(const at::Tensor& left, const at::Tensor& right, at::ScalarType type)
+{
+    return at::mm(left.to(type), right.to(type));
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library)
 {
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed>());
@@ -624,6 +630,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library)
     library.impl("set_.source_Storage", &set_whole_storage);
     library.impl("set_.source_Tensor", &set_tensor);
     library.impl("record_stream", &record_stream);
+    library.impl("mm.dtype", &widened_product);
     library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
     library.impl("convolution_backward_overrideable", &convolution_backward);
     // Where the CPU has a kernel of its own and other devices would get a composition, the CPU's: the same numbers.

@@ -48,7 +48,9 @@ const bool is_offered = [] {
     if (run_kernels_on_host) {
         run_kernels_on_host(kType, [](const at::Device& device, const std::function<void(const HostExecutor&)>& work) {
             const OpenMemory open(device.index());
-            work(HostExecutor{record_here()});
+            std::int64_t num_launches = 0;
+            work(HostExecutor{record_here(), &num_launches});
+            for (std::int64_t i = 0; i < num_launches; ++i) count(device.index(), Count::Launch, "meshard::kernel");
         });
     }
     if (register_graph_recorder) register_graph_recorder(kType, make_graph_recorder);

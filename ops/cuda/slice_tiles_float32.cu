@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/slice_tile_instances.h"
+
+namespace meshard::tiles {
+
+MESHARD_SLICE_TILES(, TileMath::Float32)
+
+}  // namespace meshard::tiles

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/slice_tile_instances.h"
+
+namespace meshard {
+
+namespace tiles {
+
+MESHARD_SLICE_TILES(extern, TileMath::Bfloat16)
+MESHARD_SLICE_TILES(extern, TileMath::Float16)
+MESHARD_SLICE_TILES(extern, TileMath::Tf32)
+MESHARD_SLICE_TILES(extern, TileMath::Float32)
+
+}  // namespace tiles
+
+using namespace tiles;
+
+void sum_in_slices(const CudaExecutor& executor, const TilePoints& points, const TileRows& values, bool find_log_sums, float* sums)
+{
+    by_math(points.math, [&](auto math_type) { sum_in_slices_by<decltype(math_type)::value>(CudaLauncher(executor), points, values, find_log_sums, sums); });
+}
+
+void find_log_sums(const CudaExecutor& executor, const TilePoints& points)
+{
+    by_math(points.math, [&](auto math_type) { find_log_sums_by<decltype(math_type)::value>(CudaLauncher(executor), points); });
+}
+
+void bring_from_slices(const CudaExecutor& executor, const TilePoints& points, const float* states, const TileRows& y)
+{
+    by_math(points.math, [&](auto math_type) { bring_from_slices_by<decltype(math_type)::value>(CudaLauncher(executor), points, states, y); });
+}
+
+void find_slice_gradients(const CudaExecutor& executor, const TilePoints& points, const TileGradients& gradients, float* slice_gradients)
+{
+    by_math(points.math,
+            [&](auto math_type) { find_slice_gradients_by<decltype(math_type)::value>(CudaLauncher(executor), points, gradients, slice_gradients); });
+}
+
+void round_totals(const CudaExecutor& executor, TileMath math, const float* states, const float* sums, const float* state_gradients, float* sums_gradient,
+                  std::int64_t slices, int head_dim)
+{
+    by_math(math, [&](auto math_type) {
+        round_totals_by<decltype(math_type)::value>(CudaLauncher(executor), states, sums, state_gradients, sums_gradient, slices, head_dim);
+    });
+}
+
+}  // namespace meshard

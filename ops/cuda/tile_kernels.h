@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/cuda/device_executor.h"
+#include "ops/cuda/tile_math.h"
+
+#include <cstdint>
+
+namespace meshard {
+
+// Kernels of slice attention on tensor cores (slice_tiles.h), and of the rows between its products (row_tiles.h): each function is one pass over the points,
+// and a small second kernel where sums of the blocks are added, in a fixed order. Each has two forms: for a GPU, and for the host, which runs the same source.
+
+/// Rows of points in memory: (points, channels), `stride` numbers from one row to the next, 16 bytes aligned.
+struct TileRows {
+    void* rows;
+    std::int64_t stride;
+};
+
+/// Slice attention of the points of one sample. The weights of a point, a softmax over slices, are computed again from `log_sums` in each pass:
+///
+///     w[n, h, s] = softmax over s of (x[n, h, :] . slices[h, s, :] + bias[h, s] + noise[n, h, s]) * warmth[h, n]
+struct TilePoints {
+    TileMath math;
+    TileRows x;           ///< (points, H D)
+    const float* slices;  ///< (H, S, D)
+    const float* bias;    ///< (H, S)
+    const float* warmth;  ///< (H, padded points): inverse temperatures of points; null: 1
+    const float* noise;   ///< (points, H, S); null: 0. Only with `warmth`
+    float* log_sums;      ///< (H, padded points), of base 2
+    std::int64_t count;
+    int heads, num_slices, head_dim;  ///< head_dim: a multiple of 8, at most kMaxTileHead
+};
+
+inline constexpr int kMaxTileHead = 128;
+
+/// Points in one row of `log_sums` and `warmth`.
+constexpr std::int64_t padded_points(std::int64_t count)
+{
+    return (count + 31) / 32 * 32;
+}
+
+struct TileGradients {
+    const float* states;            ///< (H, S, D)
+    const float* sums_gradient;     ///< (H, S, D + 1)
+    TileRows features, y_gradient;  ///< (points, H D)
+    TileRows x_gradient, features_gradient;
+    float* warmth_gradient;  ///< (H, padded points); null without temperatures of points
+};
+
+/// The type of rows.
+enum class RowType : std::uint8_t { Bfloat16, Float16, Float32, Float64 };
+
+/// x_hat = (x + add + bias - mean) / deviation of each row, in fp32 (in double for Float64, where `float` below stands for double).
+struct NormalizedRows {
+    RowType type;
+    const void* x;
+    const void* add;    ///< null: 0
+    const void* bias;   ///< (channels), float; null: 0
+    const void* after;  ///< (channels), float: added to `sum`; null: 0
+    void* sum;          ///< x + add + bias + after; null: not stored
+    void* x_hat;
+    void* scales;  ///< (rows), float: 1 / deviation; null: not stored
+    std::int64_t rows, channels;
+    double epsilon;
+};
+
+/// result = before + gradient of x, through x_hat.
+struct NormalizedRowsGradient {
+    RowType type;
+    const void* gradient;  ///< of x_hat
+    const void* x_hat;
+    const void* scales;
+    const void* before;  ///< null: 0
+    void* result;        ///< may be `gradient` or `before`
+    void* before_sums;   ///< (channels), float: sums of `before` over the rows; null: not computed
+    void* result_sums;   ///< (channels), float; null: not computed
+    std::int64_t rows, channels;
+};
+
+struct GeluGradient {
+    RowType type;
+    const void* x;
+    void* gradient;  ///< of gelu(x); becomes that of x
+    void* y;         ///< gelu(x), again; null: not computed
+    void* sums;      ///< (channels), float: sums of the gradient over the rows
+    std::int64_t rows, channels;
+};
+
+#define MESHARD_TILE_FUNCTIONS(Executor)                                                                                                                       \
+    /* sums (H, S, D + 1) of weighted values, then weights; finds log_sums first, or takes them. */                                                            \
+    void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums, float* sums);                                           \
+    void find_log_sums(const Executor&, const TilePoints&);                                                                                                    \
+    /* y[n, h, :] = sum over s of w[n, h, s] states[h, s, :] */                                                                                                \
+    void bring_from_slices(const Executor&, const TilePoints&, const float* states, const TileRows& y);                                                        \
+    /* Gradients of points, and of slices and their bias together: (H, S, D + 1). */                                                                           \
+    void find_slice_gradients(const Executor&, const TilePoints&, const TileGradients&, float* slice_gradients);                                               \
+    /* Adds to the totals' column of sums_gradient (H, S, D + 1) what rounding states and sums_gradient in products does to the gradients of weights, on */    \
+    /* average over a slice's points. Otherwise it adds up in the gradients of slices and bias, which then are off by up to 30 %. */                           \
+    void round_totals(const Executor&, TileMath, const float* states, const float* sums, const float* state_gradients, float* sums_gradient,                   \
+                      std::int64_t slices, int head_dim);                                                                                                      \
+    void normalize_rows(const Executor&, const NormalizedRows&);                                                                                               \
+    void normalize_rows_backward(const Executor&, const NormalizedRowsGradient&);                                                                              \
+    /* y = gelu(x), exactly (erf); may be in place */                                                                                                          \
+    void gelu_rows(const Executor&, RowType, const void* x, void* y, std::int64_t count);                                                                      \
+    void gelu_rows_backward(const Executor&, const GeluGradient&);                                                                                             \
+    /* sums over the rows */                                                                                                                                   \
+    void sum_rows(const Executor&, RowType, const void* x, void* sums, std::int64_t rows, std::int64_t channels);
+
+MESHARD_TILE_FUNCTIONS(CudaExecutor)
+MESHARD_TILE_FUNCTIONS(HostExecutor)
+
+}  // namespace meshard
