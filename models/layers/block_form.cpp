@@ -34,8 +34,6 @@ std::string_view name_of(BlockForm form)
         return "recomputed";
     case BlockForm::Fused:
         return "fused";
-    case BlockForm::Attended:
-        return "fused, slices by LibTorch's attention";
     case BlockForm::Inferred:
         return "inferred";
     case BlockForm::Streamed:
@@ -57,7 +55,7 @@ std::optional<BlockForm> form_of_all(const at::Tensor& points, MemoryMode memory
 
 BlockForm form_of_one(const at::Tensor& points, const char* obstacle, MemoryMode memory)
 {
-    if (!obstacle) return takes_attention(points) ? BlockForm::Attended : BlockForm::Fused;
+    if (!obstacle) return BlockForm::Fused;
     return memory == MemoryMode::Stored ? BlockForm::Eager : BlockForm::Recomputed;
 }
 
@@ -67,7 +65,6 @@ at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::sh
     const auto& x = inputs.front();
     switch (form_of_one(x, obstacle_of(x, fusion), memory)) {
     case BlockForm::Fused:
-    case BlockForm::Attended:
         return fused_block(x, fusion.block, {.keep_activations = memory == MemoryMode::Stored});
     case BlockForm::Recomputed:
         return recomputed(noise, eager, inputs);

@@ -20,7 +20,6 @@ enum class BlockForm : std::uint8_t {
     Eager,       ///< one LibTorch operator after the other
     Recomputed,  ///< the same, but only the block's inputs are kept: backward runs its forward again
     Fused,       ///< all operators of the block on one tile of points after the other (`fused_block`)
-    Attended,    ///< the same in half precision on devices, where LibTorch's attention computes the slices
     Inferred,    ///< on CPUs all blocks in one operator, without gradients: a pass over the tiles ends a block and begins the next (`inferred_blocks`)
     Streamed     ///< all blocks in one operator: each block is computed from the model's inputs again (`streamed_blocks`)
 };

@@ -29,7 +29,8 @@ FusedMlp MlpImpl::fused() const
 torch::Tensor MlpImpl::on_points(const torch::Tensor& points, const torch::Tensor& offset)
 {
     const auto mlp = fused();
-    if (points.is_cpu() && !fusion_obstacle(points, mlp)) return fused_mlp(points, mlp, offset);  // on devices LibTorch's products do
+    const bool has_kernels = points.is_cpu() || !mlp.activation;
+    if (has_kernels && !fusion_obstacle(points, mlp)) return fused_mlp(points, mlp, offset);
     const auto result = forward(points);
     return offset.defined() ? result + offset.unsqueeze(1) : result;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/fused/device_rows.h"
 #include "ops/fused/fused_block.h"
 #include "ops/rows/tile_schedule.h"
 #include "ops/slices/slice_states.h"
@@ -14,10 +15,24 @@
 
 namespace meshard {
 
-/// The tensors of a tile of points that LibTorch's operators take through a block. They keep their autograd history if it is recorded.
-struct RecordedTile {
-    at::Tensor x, x_mid, features;  ///< of the first half: input (n, C), results (n, I) each
-    at::Tensor mixed, result;       ///< of the second half: input (n, I), besides x, result (n, C) or (n, O)
+/// What a device keeps of points in a layer between its passes (DeviceLayer). Tensors are undefined where no later pass needs them.
+struct LayerPoints {
+    std::vector<Tile> ranges;             ///< rows of one sample each
+    NormalRows input;                     ///< of the first norm
+    at::Tensor projected;                 ///< (n, 2 I): x_mid, then features; with temperatures of points (n, I), both in one
+    at::Tensor noise;                     ///< (n, H, S) of float
+    at::Tensor temperature_input;         ///< (n H, D), with temperatures of points: a leaf of the graph that ends in the next
+    at::Tensor warmth;                    ///< (n, H) of float
+    std::vector<at::Tensor> temperature;  ///< leaves of that graph: the weights
+    std::vector<at::Tensor> warm_rows;    ///< by range: (H, padded points), as kernels read it
+    std::vector<at::Tensor> log_sums;     ///< by range
+    at::Tensor mixed;                     ///< (n, I): what the states brought
+    NormalRows residual;                  ///< of the second norm
+    at::Tensor hidden, active;            ///< (n, R): before and after the activation
+    at::Tensor parameter;                 ///< of an activation other than gelu: a leaf, like `hidden`, of the graph that ends in `active`
+    NormalRows last;                      ///< of the norm before the head
+
+    std::vector<at::Tensor*> tensors();  ///< all of them, in an order that depends on the sizes of the lists alone
 };
 
 /// One call of `fused_block`: the state that its backward needs besides its inputs.
@@ -28,8 +43,9 @@ struct BlockCall : torch::CustomClassHolder {
     bool by_kernels = false;  ///< computed by DeviceBlockPasses, as on GPUs
     RowDraw noise;            ///< noise of the points, if the block has any
     std::vector<Tile> tiles;
-    std::vector<RecordedTile> recorded_tiles;
-    BlockWeights<at::Tensor> leaves;  ///< the weights as autograd leaves of these tiles
+    at::ScalarType type = at::kFloat;       ///< on devices, of the points
+    std::vector<std::vector<Tile>> pieces;  ///< on devices, in place of tiles: of points that are in memory together
+    LayerPoints kept;                       ///< on devices: what forward leaves for backward; its tensors are saved as autograd saves any
     std::unique_ptr<SliceStates> slices;
     bool recorded = false;
 };

@@ -10,7 +10,6 @@ namespace meshard {
 namespace {
 
 constexpr double kNormEpsilon = 1e-5;             // of torch::nn::LayerNorm
-constexpr double kMinTemperature = 0.01;          // of a point
 constexpr std::int64_t kTileBytes = 4096 * 1024;  // data of all stages of a block: a single stage uses a quarter, which fits 1 MiB of second-level cache
 constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
@@ -160,7 +159,7 @@ void BlockTile<T>::find_temperatures(const Weights& weights, const T* x_mid, std
     gelu(after_, before_, S * n);
     multiply(kGiven, kGiven, 1, n, S, weights.temperature_out.weight, S, after_, n, {.to_rows = weights.temperature_out.bias}, raw_, n);
     gelu(temperature_, raw_, n);
-    for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights.temperature[head] + temperature_[t], T(kMinTemperature));
+    for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights.temperature[head] + temperature_[t], T(kMinPointTemperature));
 }
 
 /// Converts the gradient of logits divided by temperatures, (S, n), to that of the logits, in place; adds to that of x_mid (D, n).
@@ -186,7 +185,7 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     }
     gelu(temperature_, raw_, n);
     for (std::int64_t t = 0; t < n; ++t) {
-        if (weights.temperature[head] + temperature_[t] < T(kMinTemperature)) temperature_gradient_[t] = 0;
+        if (weights.temperature[head] + temperature_[t] < T(kMinPointTemperature)) temperature_gradient_[t] = 0;
     }
     if (gradients) add_row_sums(gradients->temperature + head, 1, temperature_gradient_, 1, n);
     gelu_backward(temperature_gradient_, temperature_, raw_, n);

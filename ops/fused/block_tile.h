@@ -138,6 +138,8 @@ private:
     LineArray<T> before_, after_, gradient_;  // (n, hidden)
 };
 
+inline constexpr double kMinPointTemperature = 0.01;
+
 /// Number of points of a tile for which the data of each stage of a block fit the second-level cache.
 std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number);
 

@@ -8,92 +8,164 @@
 namespace meshard {
 namespace {
 
-/// The leaves of a call, made by its first pass.
-const BlockWeights<at::Tensor>& leaves_in(BlockCall& call, const BlockWeights<at::Tensor>& weights)
+constexpr double kGumbelEpsilon = 1e-8;
+
+std::int64_t count_of(const std::vector<Tile>& ranges)
 {
-    if (!call.leaves.norm1.weight.defined()) call.leaves = leaves_of(weights);
-    return call.leaves;
+    std::int64_t count = 0;
+    for (const auto& range : ranges) count += range.count;
+    return count;
+}
+
+/// Adds sums of the ranges' samples (ranges, ...) to those of all samples (B, ...), or takes them as they are where there is one piece.
+void add_sums(at::Tensor& all, const at::Tensor& sums, const std::vector<Tile>& ranges, std::int64_t batch)
+{
+    if (!all.defined() && static_cast<std::int64_t>(ranges.size()) == batch) {
+        all = sums;
+        return;
+    }
+    if (!all.defined()) {
+        auto shape = sums.sizes().vec();
+        shape[0] = batch;
+        all = at::zeros(shape, sums.options());
+    }
+    for (std::size_t i = 0; i < ranges.size(); ++i) all[ranges[i].sample].add_(sums[static_cast<std::int64_t>(i)]);
 }
 
 }  // namespace
 
+std::vector<std::vector<Tile>> device_ranges(std::int64_t batch, std::int64_t num_points, std::int64_t most)
+{
+    std::vector<std::vector<Tile>> pieces;
+    if (batch == 0) pieces.emplace_back();
+    const bool together = batch * num_points <= most;
+    for (std::int64_t sample = 0; sample < batch; ++sample) {
+        for (std::int64_t begin = 0; begin == 0 || begin < num_points; begin += most) {
+            if (!together || pieces.empty()) pieces.emplace_back();
+            pieces.back().push_back({sample, sample * num_points + begin, std::min(most, num_points - begin)});
+        }
+    }
+    return pieces;
+}
+
+at::Tensor device_noise(const FusedBlock& block, const RowDraw& draw, const at::Tensor& x)
+{
+    if (!block.noise) return {};
+    const auto& shape = block.shape;
+    auto noise = draw.numbers({x.size(0), x.size(1), shape.heads, shape.slices}, x.options().dtype(at::kFloat));
+    noise.add_(kGumbelEpsilon).log_().neg_().add_(kGumbelEpsilon).log_().neg_();
+    return noise.flatten(0, 1);
+}
+
 DeviceBlockPasses::DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights)
-    : call_(call), x_(x.contiguous()), weights_(leaves_in(call, weights)), block_(call.block.shape, weights_, x_.scalar_type())
+    : call_(call), x_(x.defined() ? x.contiguous() : x), layer_(call.block.shape, weights, call.type)
 {
 }
 
-at::Tensor DeviceBlockPasses::rows(const at::Tensor& points, const Tile& tile) const
+at::Tensor DeviceBlockPasses::rows(const at::Tensor& points, const std::vector<Tile>& ranges) const
 {
-    return points.flatten(0, 1).narrow(0, tile.first, tile.count);
+    return points.flatten(0, 1).narrow(0, ranges.empty() ? 0 : ranges.front().first, count_of(ranges));
 }
 
-at::Tensor DeviceBlockPasses::no_sums(std::int64_t width) const
+LayerPoints DeviceBlockPasses::projected(const std::vector<Tile>& ranges, bool record) const
 {
-    const auto& shape = call_.block.shape;
-    return at::zeros({x_.size(0), shape.heads, shape.slices, width}, x_.options().dtype(at::kDouble));
+    auto own = ranges;
+    for (auto& range : own) range.first -= ranges.front().first;
+    return layer_.project(rows(x_, ranges), own, noise_.defined() ? rows(noise_.unsqueeze(0), ranges) : at::Tensor(), record);
 }
 
 at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weights)
 {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const bool keep = call_.options.keep_activations, record = keep && call_.recorded;
-    auto sums = no_sums(call_.block.shape.head_dim + 1);
-    std::vector<RecordedTile> kept;
-    for (const auto& tile : call_.tiles) {
-        auto points = block_.projected(rows(x_, tile), record);
-        sums[tile.sample].add_(block_.slice_sums(points, points.features));
-        if (!record) points.features.reset();
-        if (keep) kept.push_back(std::move(points));
+    const bool record = call_.recorded && call_.options.keep_activations, is_whole = call_.pieces.size() == 1;
+    noise_ = device_noise(call_.block, call_.noise, x_);
+    std::vector<LayerPoints> pieces;
+    at::Tensor sums;
+    for (const auto& ranges : call_.pieces) {
+        auto points = projected(ranges, record);
+        add_sums(sums, layer_.feature_sums(points), ranges, x_.size(0));
+        if (!is_whole) points.projected.reset();
+        pieces.push_back(std::move(points));
     }
-    const auto type = weights_.norm1.weight.scalar_type();
+    const auto type = call_.block.weights.norm1.weight.scalar_type();
     call_.slices = std::make_unique<SliceStates>(sums, type, call_.block.epsilon, call_.block.attend, attend_weights, call_.rows, call_.recorded);
 
-    const auto& shape = call_.block.shape;
-    auto result = at::empty({x_.size(0), x_.size(1), shape.out_channels()}, shape.outputs > 0 ? x_.options().dtype(type) : x_.options());
-    for (std::size_t i = 0; i < call_.tiles.size(); ++i) {
-        const auto& tile = call_.tiles[i];
-        auto points = keep ? kept[i] : block_.projected(rows(x_, tile), false);
-        block_.bring_back(points, call_.slices->states()[tile.sample], record);
-        rows(result, tile).copy_(points.result.detach());
-        if (record)
-            call_.recorded_tiles.push_back(std::move(points));
-        else if (keep)
-            kept[i] = RecordedTile();
+    at::Tensor result;
+    for (std::size_t i = 0; i < call_.pieces.size(); ++i) {
+        const auto& ranges = call_.pieces[i];
+        auto& points = pieces[i];
+        if (!is_whole) {
+            auto again = projected(ranges, false);
+            again.log_sums = std::move(points.log_sums);
+            points = std::move(again);
+        }
+        const auto found = layer_.bring_back(points, rows(x_, ranges), call_.slices->states(), record);
+        if (is_whole) {
+            result = found.view({x_.size(0), x_.size(1), found.size(1)});
+        } else {
+            if (!result.defined()) result = at::empty({x_.size(0), x_.size(1), found.size(1)}, found.options());
+            rows(result, ranges).copy_(found);
+            points = LayerPoints();
+        }
     }
+    if (record) call_.kept = std::move(pieces.front());
     return result;
 }
 
 BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient)
 {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const auto& shape = call_.block.shape;
+    const auto head_dim = call_.block.shape.head_dim;
     const auto& states = call_.slices->states();
-    const auto gradients = zeros_like(weights_);
-    auto x_gradient = at::empty_like(x_), mixed_gradient = at::empty({x_.size(0), x_.size(1), shape.inner()}, x_.options());
-    const auto recorded = [&](std::size_t i) { return i < call_.recorded_tiles.size() ? call_.recorded_tiles[i] : RecordedTile(); };
+    const bool is_kept = !x_.defined(), is_whole = call_.pieces.size() == 1;
+    const auto batch = result_gradient.size(0), num_points = result_gradient.size(1);
+    if (!is_kept) noise_ = device_noise(call_.block, call_.noise, x_);
 
-    auto state_sums = no_sums(shape.head_dim);
-    for (std::size_t i = 0; i < call_.tiles.size(); ++i) {
-        const auto& tile = call_.tiles[i];
-        auto points = recorded(i);
-        if (!points.result.defined()) {
-            points = block_.projected(rows(x_, tile), false);
-            block_.bring_back(points, states[tile.sample], true);
+    std::vector<LayerPoints> pieces;
+    std::vector<DeviceLayer::Second> seconds;
+    std::vector<at::Tensor> piece_sums;
+    at::Tensor state_sums;
+    const auto gradient = result_gradient.contiguous();
+    for (const auto& ranges : call_.pieces) {
+        LayerPoints points;
+        if (is_kept) {
+            points = call_.kept;
+        } else {
+            points = projected(ranges, true);
+            layer_.bring_back(points, rows(x_, ranges), states, /*record=*/true, /*finish=*/false);
         }
-        const auto found = block_.second_backward(points, rows(result_gradient, tile), &gradients);
-        rows(x_gradient, tile).copy_(found.x);
-        rows(mixed_gradient, tile).copy_(found.mixed);
-        state_sums[tile.sample].add_(block_.slice_sums(points, found.mixed).narrow(2, 0, shape.head_dim));
+        seconds.push_back(layer_.second_backward(points, rows(gradient, ranges)));
+        piece_sums.push_back(layer_.sums_of(points, seconds.back().mixed));
+        add_sums(state_sums, piece_sums.back(), ranges, batch);
+        if (!is_whole) {
+            LayerPoints left;
+            left.log_sums = std::move(points.log_sums);
+            points = std::move(left);
+        }
+        pieces.push_back(std::move(points));
     }
-    auto of_slices = call_.slices->backward(state_sums);
+    auto of_slices = call_.slices->backward(state_sums.narrow(3, 0, head_dim));
+    round_totals(call_.type, states, call_.slices->sums(), of_slices.states, of_slices.sums);
 
-    for (std::size_t i = 0; i < call_.tiles.size(); ++i) {
-        const auto& tile = call_.tiles[i];
-        auto points = recorded(i);
-        if (!points.features.defined()) points = block_.projected(rows(x_, tile), true);
-        rows(x_gradient, tile).add_(block_.first_backward(points, states[tile.sample], of_slices.sums[tile.sample], rows(mixed_gradient, tile), &gradients));
+    at::Tensor x_gradient;
+    for (std::size_t i = 0; i < call_.pieces.size(); ++i) {
+        const auto& ranges = call_.pieces[i];
+        if (!is_whole) {
+            auto again = projected(ranges, true);
+            again.log_sums = std::move(pieces[i].log_sums);
+            pieces[i] = std::move(again);
+        }
+        const auto found = layer_.first_backward(pieces[i], states, of_slices.sums, piece_sums[i], seconds[i]);
+        if (is_whole) {
+            x_gradient = found.view({batch, num_points, found.size(1)});
+        } else {
+            if (!x_gradient.defined()) x_gradient = at::empty({batch, num_points, found.size(1)}, found.options());
+            rows(x_gradient, ranges).copy_(found);
+            pieces[i] = LayerPoints();
+            seconds[i] = {};
+        }
     }
-    return {x_gradient, list_of(gradients), std::move(of_slices.weights)};
+    return {x_gradient, list_of(layer_.weight_gradients()), std::move(of_slices.weights)};
 }
 
 }  // namespace meshard

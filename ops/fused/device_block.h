@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/fused/block_call.h"
-#include "ops/fused/device_tile.h"
+#include "ops/fused/device_layer.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -10,23 +10,30 @@
 
 namespace meshard {
 
-/// Forward and backward of `fused_block` for GPUs: tiles one after the other (DeviceTile). Nothing of the size of points times slices is stored. With
-/// `keep_activations` training keeps the autograd graphs of all tiles, otherwise backward runs the operators again.
+/// Ranges of points that are one after the other taken through a layer: all points together if that are at most `most`, else pieces of single samples. Ranges
+/// are counted over the batch (B, N); one of a sample without points is among them.
+std::vector<std::vector<Tile>> device_ranges(std::int64_t batch, std::int64_t num_points, std::int64_t most);
+
+/// Noise that is added to the slices' logits of points (B, N), drawn on their device: (B N, H, S) of float; undefined if the block has none.
+at::Tensor device_noise(const FusedBlock& block, const RowDraw& draw, const at::Tensor& x);
+
+/// Forward and backward of `fused_block` on devices (DeviceLayer). Nothing of the size of points times slices is stored, but noise. With `keep_activations` all
+/// points are one range, whose activations are kept; otherwise backward computes them again, in ranges of `tile_points`.
 class DeviceBlockPasses {
 public:
+    /// @param x   (B, N, C); undefined in a backward pass whose activations were kept
     DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights);
 
     at::Tensor forward(const std::vector<at::Tensor>& attend_weights);
     BlockPassGradients backward(const at::Tensor& result_gradient);
 
 private:
-    at::Tensor rows(const at::Tensor& points, const Tile& tile) const;
-    at::Tensor no_sums(std::int64_t width) const;
+    LayerPoints projected(const std::vector<Tile>& ranges, bool record) const;
+    at::Tensor rows(const at::Tensor& points, const std::vector<Tile>& ranges) const;
 
     BlockCall& call_;
-    at::Tensor x_;
-    BlockWeights<at::Tensor> weights_;  // leaves of the call
-    DeviceTile block_;
+    at::Tensor x_, noise_;
+    DeviceLayer layer_;
 };
 
 /// Runs on any device what `fused_block` runs on a GPU: the reference of the kernels, for tests without a GPU; for points in half precision under autocast to

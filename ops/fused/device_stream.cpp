@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/device_stream.h"
 
+#include "ops/fused/device_block.h"
 #include "ops/fused/tile_tensors.h"
 
 #include <ATen/ATen.h>
@@ -15,13 +16,18 @@ c10::impl::ExcludeDispatchKeyGuard without_autocast()
 
 }  // namespace
 
-DeviceStreamPasses::DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, at::ScalarType type)
-    : points_(points.contiguous()), model_(model), type_(type),
-      tiles_(cut_tiles(points.size(0), points.size(1), model.tile_points > 0 ? model.tile_points : kDeviceTilePoints))
+DeviceStreamPasses::DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, at::ScalarType type)
+    : points_(points.contiguous()), model_(model), noise_(noise), type_(type)
 {
+    const auto most = model.tile_points > 0 ? model.tile_points : kDeviceTilePoints;
+    for (std::int64_t sample = 0; sample < points.size(0); ++sample) {
+        for (const auto& piece : device_ranges(1, points.size(1), most))
+            tiles_.push_back({sample, sample * points.size(1) + piece.front().first, piece.front().count});
+    }
     for (const auto& weight : weights_of(model.mlp)) mlp_.push_back(as_leaf(weight, true));
     if (model.offset.defined()) offset_ = as_leaf(model.offset, true);
-    for (const auto& block : model.blocks) layers_.emplace_back(block.shape, leaves_of(block.weights), type);
+    const at::NoGradGuard no_grad;
+    for (const auto& block : model.blocks) layers_.emplace_back(block.shape, block.weights, type);
     const at::AutoGradMode recording(true);
     for (const auto& weight : mlp_) used_mlp_.push_back(weight.to(type));
 }
@@ -29,12 +35,6 @@ DeviceStreamPasses::DeviceStreamPasses(const at::Tensor& points, const StreamedM
 at::Tensor DeviceStreamPasses::rows(const at::Tensor& points, const Tile& tile) const
 {
     return points.flatten(0, 1).narrow(0, tile.first, tile.count);
-}
-
-at::Tensor DeviceStreamPasses::no_sums(std::int64_t width) const
-{
-    const auto& shape = model_.blocks.front().shape;
-    return at::zeros({points_.size(0), shape.heads, shape.slices, width}, points_.options().dtype(at::kDouble));
 }
 
 /// The input of the first layer at a tile's points (n, in): (n, C).
@@ -46,11 +46,13 @@ at::Tensor DeviceStreamPasses::begin(const at::Tensor& points, const Tile& tile)
     return offset_.defined() ? (x + offset_[tile.sample]).to(type_) : x;
 }
 
-RecordedTile DeviceStreamPasses::through(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record_first, bool record_second) const
+/// A tile's points (n, C) in a layer. What is found of them is that of one sample, the tile's.
+LayerPoints DeviceStreamPasses::project(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record) const
 {
-    auto found = layers_[layer].projected(x, record_first, record_first);
-    layers_[layer].bring_back(found, states_[layer][tile.sample], record_second);
-    return found;
+    const auto& block = model_.blocks[layer];
+    at::Tensor noise;
+    if (block.noise) noise = rows(device_noise(block, noise_[layer], points_).unflatten(0, {points_.size(0), points_.size(1)}), tile);
+    return layers_[layer].project(x, {{tile.sample, 0, tile.count}}, noise, record);
 }
 
 /// The input of a layer at a tile's points, without history.
@@ -58,7 +60,10 @@ at::Tensor DeviceStreamPasses::run_to(std::int64_t layer, const Tile& tile) cons
 {
     const at::NoGradGuard no_grad;
     auto x = begin(rows(points_, tile), tile);
-    for (std::int64_t k = 0; k < layer; ++k) x = through(k, x, tile, false, false).result.to(type_);
+    for (std::int64_t k = 0; k < layer; ++k) {
+        auto points = project(k, x, tile, false);
+        x = layers_[k].bring_back(points, x, states_[k], false);
+    }
     return x;
 }
 
@@ -68,10 +73,10 @@ std::vector<SliceStates> DeviceStreamPasses::find_states(const SpecPtr& rows_of_
     std::vector<SliceStates> slices;
     for (std::int64_t l = 0; l < num_layers(); ++l) {
         const auto& block = model_.blocks[l];
-        auto sums = no_sums(block.shape.head_dim + 1);
+        auto sums = at::zeros({points_.size(0), block.shape.heads, block.shape.slices, block.shape.head_dim + 1}, block.weights.norm1.weight.options());
         for (const auto& tile : tiles_) {
-            const auto here = layers_[l].projected(run_to(l, tile), false);
-            sums[tile.sample].add_(layers_[l].slice_sums(here, here.features));
+            auto here = project(l, run_to(l, tile), tile, false);
+            sums[tile.sample].add_(layers_[l].feature_sums(here)[0]);
         }
         slices.emplace_back(sums, points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows_of_points, record);
         states_.push_back(slices.back().states());
@@ -84,28 +89,31 @@ at::Tensor DeviceStreamPasses::result() const
     const auto no_autocast = without_autocast();
     const auto top = num_layers() - 1;
     const auto result = at::empty({points_.size(0), points_.size(1), model_.blocks[top].shape.out_channels()}, points_.options());
-    for (const auto& tile : tiles_) rows(result, tile).copy_(through(top, run_to(top, tile), tile, false, false).result);
+    for (const auto& tile : tiles_) rows(result, tile).copy_(run_to(top + 1, tile));
     return result;
 }
 
 /// Backward of one tile from the result to the output of a layer (-1: of the MLP), whose gradient it returns; that layer's activations are left in `last`. The
 /// gradients of the slice sums of all layers above are known from earlier sweeps. Each weight's gradient is added in the first sweep in which it is known: that
 /// of a layer's second half when the sweep ends at this layer, that of its first half in the next one.
-at::Tensor DeviceStreamPasses::sweep(std::int64_t layer, const Tile& tile, const at::Tensor& result_gradient, RecordedTile& last) const
+at::Tensor DeviceStreamPasses::sweep(std::int64_t layer, const Tile& tile, const at::Tensor& result_gradient, LayerPoints& last)
 {
-    std::vector<RecordedTile> above;
-    auto x = run_to(std::max<std::int64_t>(layer, 0), tile);
-    for (auto k = std::max<std::int64_t>(layer, 0); k < num_layers(); ++k) {
-        above.push_back(through(k, x, tile, k > layer, true));
-        x = above.back().result.detach().to(type_);
+    const auto bottom = std::max<std::int64_t>(layer, 0), top = num_layers() - 1;
+    std::vector<LayerPoints> above;
+    auto x = run_to(bottom, tile);
+    for (auto k = bottom; k <= top; ++k) {
+        above.push_back(project(k, x, tile, true));
+        x = layers_[k].bring_back(above.back(), x, states_[k], true, /*finish=*/k < top);
     }
     auto g = rows(result_gradient, tile);
-    for (auto k = num_layers() - 1; k > layer; --k) {
-        const auto here = std::move(above.back());
+    for (auto k = top; k > layer; --k) {
+        auto here = std::move(above.back());
         above.pop_back();
-        const auto found = layers_[k].second_backward(here, g, nullptr);
-        g = found.x +
-            layers_[k].first_backward(here, states_[k][tile.sample], sums_gradients_[k][tile.sample], found.mixed, k == layer + 1 ? &gradients_[k] : nullptr);
+        layers_[k].collect_gradients(false);
+        const auto second = layers_[k].second_backward(here, g);
+        layers_[k].collect_gradients(k == layer + 1);
+        g = layers_[k].first_backward(here, states_[k], sums_gradients_[k], layers_[k].sums_of(here, second.mixed), second);
+        layers_[k].collect_gradients(true);
     }
     if (layer >= 0) last = std::move(above.back());
     return g;
@@ -119,17 +127,17 @@ StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& sli
     found.attend_weights.resize(num_layers());
     sums_gradients_.resize(num_layers());
     for (const auto& layer : slices) states_.push_back(layer.states());
-    for (const auto& block : model_.blocks) gradients_.push_back(zeros_like(block.weights));
 
-    RecordedTile last;
+    LayerPoints last;
     for (auto l = num_layers() - 1; l >= 0; --l) {
-        auto state_sums = no_sums(shape.head_dim);
+        auto state_sums = at::zeros_like(states_[l]);
         for (const auto& tile : tiles_) {
             const auto g = sweep(l, tile, result_gradient, last);
-            const auto of_layer = layers_[l].second_backward(last, g, &gradients_[l]);
-            state_sums[tile.sample].add_(layers_[l].slice_sums(last, of_layer.mixed).narrow(2, 0, shape.head_dim));
+            const auto of_layer = layers_[l].second_backward(last, g);
+            state_sums[tile.sample].add_(layers_[l].sums_of(last, of_layer.mixed)[0].narrow(2, 0, shape.head_dim));
         }
         auto of_slices = slices[l].backward(state_sums);
+        round_totals(type_, states_[l], slices[l].sums(), of_slices.states, of_slices.sums);
         sums_gradients_[l] = of_slices.sums;
         found.attend_weights[l] = std::move(of_slices.weights);
     }
@@ -152,7 +160,7 @@ StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& sli
         if (offset_.defined()) found.offset.add_(gradients[mlp_.size()]);
         if (wants_points) rows(found.points, tile).copy_(gradients.back());
     }
-    for (const auto& layer : gradients_) found.weights.push_back(list_of(layer));
+    for (const auto& layer : layers_) found.weights.push_back(list_of(layer.weight_gradients()));
     return found;
 }
 

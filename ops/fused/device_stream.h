@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "ops/fused/device_tile.h"
+#include "ops/fused/device_layer.h"
 #include "ops/fused/streamed_blocks.h"
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +18,13 @@ struct StreamGradients {
     std::vector<std::vector<at::Tensor>> weights, attend_weights;  ///< by block
 };
 
-/// Forward and backward of `streamed_blocks` for GPUs: the same sweeps over tiles as on CPUs, a tile's layers by DeviceTile. Beside points and result it
+/// Forward and backward of `streamed_blocks` for GPUs: the same sweeps over tiles as on CPUs, a tile's layers by DeviceLayer. Beside points and result it
 /// needs the memory of one tile in all layers.
 class DeviceStreamPasses {
 public:
     /// @param points   this rank's, plain   @param model   with this rank's weights
     /// @param type     of the points between layers: that of the weights, or half precision
-    DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, at::ScalarType type);
+    DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, at::ScalarType type);
 
     /// The slices of all layers, from the first to the last. One all-reduce a layer where rows are cut.
     std::vector<SliceStates> find_states(const SpecPtr& rows, bool record);
@@ -39,20 +39,19 @@ public:
 private:
     std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
     at::Tensor rows(const at::Tensor& points, const Tile& tile) const;
-    at::Tensor no_sums(std::int64_t width) const;
     at::Tensor begin(const at::Tensor& points, const Tile& tile) const;
-    RecordedTile through(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record_first, bool record_second) const;
+    LayerPoints project(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record) const;
     at::Tensor run_to(std::int64_t layer, const Tile& tile) const;
-    at::Tensor sweep(std::int64_t layer, const Tile& tile, const at::Tensor& result_gradient, RecordedTile& last) const;
+    at::Tensor sweep(std::int64_t layer, const Tile& tile, const at::Tensor& result_gradient, LayerPoints& last);
 
     at::Tensor points_;
     const StreamedModel& model_;
+    const std::vector<RowDraw>& noise_;  // by block
     at::ScalarType type_;
     std::vector<Tile> tiles_;
     std::vector<at::Tensor> mlp_, used_mlp_;  // leaves, and the same in the type of the points
     at::Tensor offset_;                       // a leaf
-    std::vector<DeviceTile> layers_;
-    std::vector<BlockWeights<at::Tensor>> gradients_;  // by block, in backward
+    std::vector<DeviceLayer> layers_;
     std::vector<at::Tensor> states_, sums_gradients_;  // by block
 };
 

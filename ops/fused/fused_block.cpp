@@ -212,8 +212,15 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             const bool wanted = of_slices.back().requires_grad();
             of_slices.back() = local_in(of_slices.back(), token_spec(*call->rows)).detach().set_requires_grad(wanted);
         }
-        const auto fitting = call->by_kernels ? kDeviceTilePoints : points_per_tile(call->block.shape, own.norm1.weight.element_size());
-        call->tiles = cut_tiles(local.size(0), local.size(1), call->options.tile_points > 0 ? call->options.tile_points : fitting);
+        const auto most = call->options.tile_points;
+        const auto num_points = local.size(0) * local.size(1);
+        const bool keeps = call->by_kernels && call->recorded && call->options.keep_activations;
+        if (call->by_kernels) {
+            call->type = local.scalar_type();
+            call->pieces = device_ranges(local.size(0), local.size(1), keeps ? std::max<std::int64_t>(num_points, 1) : most > 0 ? most : kDeviceTilePoints);
+        } else {
+            call->tiles = cut_tiles(local.size(0), local.size(1), most > 0 ? most : points_per_tile(call->block.shape, own.norm1.weight.element_size()));
+        }
         at::Tensor result, kept;
         const auto run = [&](auto passes) {
             result = passes.forward(of_slices);
@@ -227,8 +234,9 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         else
             run(BlockPasses<float>(*call, local, own));
 
-        variable_list saved{x, kept};
+        variable_list saved{keeps ? at::Tensor() : x, kept};
         saved.insert(saved.end(), weights.begin(), weights.end());
+        for (auto* tensor : call->kept.tensors()) saved.push_back(std::exchange(*tensor, {}));
         context->save_for_backward(std::move(saved));
         context->saved_data["call"] = c10::IValue::make_capsule(call);
         return wrapped(result, call->rows);
@@ -242,8 +250,10 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         const auto* next = saved.data() + 2;
         const auto weights = weights_from(next, call->block.weights);
         const auto& rows = call->rows;
+        const auto kept = call->kept.tensors();
+        for (std::size_t i = 0; i < kept.size(); ++i) *kept[i] = saved[saved.size() - kept.size() + i];
         reduce_partials(gradients);
-        const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
+        const auto gradient = local_in(gradients[0], rows), x = saved[0].defined() ? local_in(saved[0], rows) : saved[0];
         variable_list found;
         const auto run = [&](auto passes) {
             auto result = passes.backward(gradient);
@@ -256,6 +266,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             append_wrapped(found, result.weights, rows ? weight_gradient_spec(*rows) : nullptr);
             append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);  // not cut along the axis of the rows
             if (call->block.context.defined()) append_wrapped(found, {context}, rows ? token_spec(*rows) : nullptr);
+            for (auto* tensor : kept) tensor->reset();
         };
         if (call->by_kernels)
             run(DeviceBlockPasses(*call, x, weights));
@@ -270,8 +281,8 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
 
 at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options, bool by_kernels)
 {
-    if (by_kernels && block.shape.point_temperature)
-        throw InvalidInput("fused_block: the kernels have no temperatures of points. Call fusion_obstacle before.");
+    if (by_kernels && block.shape.point_temperature && x.scalar_type() == at::kDouble)
+        throw InvalidInput("fused_block: the kernels have no temperatures of points in double precision. Call fusion_obstacle before.");
     auto call = c10::make_intrusive<BlockCall>();
     call->block = block;
     call->options = options;
@@ -343,8 +354,9 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
         const auto* obstacle = weight->defined() ? obstacle_of_weight(points, *weight) : nullptr;
         if (obstacle) return obstacle;
     }
-    if (!points.is_cpu() && !takes_attention(points) && !fits_slice_kernels(block.shape.head_dim)) return "its heads are too wide for the kernels of GPUs";
-    if (!points.is_cpu() && block.shape.point_temperature) return "the kernels of GPUs have no temperatures of points";
+    if (!points.is_cpu() && block.shape.head_dim > kMaxTileHead) return "its heads are too wide for the kernels of GPUs";
+    if (!points.is_cpu() && block.shape.point_temperature && points.scalar_type() == at::kDouble)
+        return "the kernels of GPUs have no temperatures of points in double precision";
     return obstacle_of_layout(points);
 }
 
@@ -355,14 +367,10 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
     return obstacle_of_layout(points);
 }
 
-bool takes_attention(const at::Tensor& points)
-{
-    return !points.is_cpu() && half_type_on(points.device());
-}
-
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)
 {
-    return called(takes_attention(x) ? x.to(*half_type_on(x.device())) : x, block, options, !x.is_cpu());
+    const auto half = half_type_on(x.device());
+    return called(half && !x.is_cpu() ? x.to(*half) : x, block, options, !x.is_cpu());
 }
 
 at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)

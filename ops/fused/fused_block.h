@@ -41,15 +41,12 @@ struct FusedOptions {
 /// The reason why the fused operators cannot compute a block, or an MLP, on these points (B, N, C), as a clause about the block ("its weights are sharded");
 /// null if they can. Points must be float or double, with type and device of the weights, and cut along batch or rows at most; under autocast to half precision
 /// (on CPUs bfloat16) they may have that type, too. Not under other autocast, in exact mode for float, or with sharded weights; on a GPU no
-/// temperatures of points, and in single precision no heads of more than 128 channels.
+/// heads of more than 128 channels.
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block);
 const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp);
 
 /// The half precision to which autocast brings products on a device; none where it is off.
 std::optional<at::ScalarType> half_type_on(const at::Device& device);
-
-/// Whether a fused block computes the slices of these points by LibTorch's attention (`AttendedSlices`): on devices under autocast.
-bool takes_attention(const at::Tensor& points);
 
 /// On CPUs, the type of points between blocks: bfloat16 instead of float under autocast to it. Kept activations have this type, too; arithmetic, sums over
 /// points and weights' gradients have the type of the weights.
@@ -62,7 +59,8 @@ at::ScalarType type_between_blocks(at::ScalarType type);
 /// @throws InvalidInput in backward with create_graph; for temperatures of points on a GPU
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options = {});
 
-/// out(f(hidden(x))) + offset, f the activation, on the CPU; keeps only x (B, N, in) for backward. The result has the type `type_between_blocks`.
+/// out(f(hidden(x))) + offset, f the activation, on devices gelu; keeps only x (B, N, in) for backward. The result has the type `type_between_blocks`, on
+/// devices under autocast that of autocast.
 /// @param offset   (B, out), added to all points of a sample; may be undefined
 at::Tensor fused_mlp(const at::Tensor& x, const FusedMlp& mlp, const at::Tensor& offset = {});
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/fused/device_rows.h"
 #include "ops/fused/fused_block.h"
 #include "ops/fused/tile_tensors.h"
 #include "ops/rows/tile_schedule.h"
@@ -100,6 +101,63 @@ private:
     std::vector<Tile> tiles_;
 };
 
+/// The same on devices, whose passes are LibTorch's products and the kernels of rows: gelu alone. The hidden row is computed again in backward, and no bias
+/// but `out_bias` costs a pass over the points.
+class DeviceMlpPasses {
+public:
+    DeviceMlpPasses(const at::Tensor& x, const variable_list& weights) : batch_(x.size(0)), num_points_(x.size(1)), in_(x.size(2)), held_(weights)
+    {
+        const auto type = x.scalar_type();
+        const std::int64_t missing = (kRowNumbers - in_ % kRowNumbers) % kRowNumbers;  // products want rows of whole words
+        x_ = at::constant_pad_nd(x.flatten(0, 1), {0, missing});
+        hidden_ = at::constant_pad_nd(weights[0], {0, missing}).to(type);
+        hidden_bias_ = weights[1].to(type);
+        out_ = weights[2].to(type);
+    }
+
+    at::Tensor forward() const
+    {
+        const auto result = at::addmm(held_[3].to(x_.scalar_type()), gelu_of(hidden(), /*in_place=*/true), out_.t()).view({batch_, num_points_, out_.size(0)});
+        return has_offset() ? result + held_[kOffset].unsqueeze(1).to(result.scalar_type()) : result;
+    }
+
+    variable_list backward(const at::Tensor& result_gradient, bool wants_x) const
+    {
+        const auto g = for_kernels(result_gradient.flatten(0, 1));
+        auto of_hidden = at::mm(g, out_);
+        at::Tensor active;
+        const auto hidden_sums = gelu_backward_in_place(hidden(), of_hidden, &active);
+        variable_list found;
+        found.push_back(wants_x ? at::mm(of_hidden, hidden_).narrow(1, 0, in_).unflatten(0, {batch_, num_points_}).contiguous() : at::Tensor());
+        found.push_back(sums_of_products(of_hidden, x_).narrow(1, 0, in_).contiguous());
+        found.push_back(hidden_sums);
+        found.push_back(sums_of_products(g, active));
+        found.push_back(sums_of_rows(g));
+        found.push_back(at::zeros_like(held_[4]));
+        if (has_offset()) found.push_back(result_gradient.sum(at::IntArrayRef({1}), /*keepdim=*/false, held_[kOffset].scalar_type()));
+        return found;
+    }
+
+private:
+    static constexpr std::int64_t kRowNumbers = 8;
+
+    bool has_offset() const { return held_.size() > kOffset; }
+    at::Tensor hidden() const { return at::addmm(hidden_bias_, x_, hidden_.t()); }
+
+    std::int64_t batch_, num_points_, in_;
+    variable_list held_;
+    at::Tensor x_, hidden_, hidden_bias_, out_;
+};
+
+/// Calls `run` with the passes of the points' device and type.
+template <class Run>
+auto with_mlp_passes(const at::Tensor& x, const variable_list& weights, const ActivationFunction* activation, const Run& run)
+{
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    if (!x.is_cpu()) return run(DeviceMlpPasses(x, weights));
+    return x.scalar_type() == at::kDouble ? run(MlpPasses<double>(x, weights, activation)) : run(MlpPasses<float>(x, weights, activation));
+}
+
 struct MlpFunction : torch::autograd::Function<MlpFunction> {
     static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights, const ActivationFunction* activation)
     {
@@ -107,8 +165,7 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
         auto local_weights = weights.vec();
         if (weights.size() > kOffset && rows) local_weights[kOffset] = local_in(weights[kOffset], token_spec(*rows));
         const auto local = local_in(x, rows);
-        const auto result = local.scalar_type() == at::kDouble ? MlpPasses<double>(local, local_weights, activation).forward()
-                                                               : MlpPasses<float>(local, local_weights, activation).forward();
+        const auto result = with_mlp_passes(local, local_weights, activation, [](auto passes) { return passes.forward(); });
         variable_list saved{x};
         saved.insert(saved.end(), weights.begin(), weights.end());
         context->save_for_backward(std::move(saved));
@@ -128,8 +185,7 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
         const bool wants_x = context->needs_input_grad(0);
-        auto found = x.scalar_type() == at::kDouble ? MlpPasses<double>(x, weights, activation).backward(gradient, wants_x)
-                                                    : MlpPasses<float>(x, weights, activation).backward(gradient, wants_x);
+        auto found = with_mlp_passes(x, weights, activation, [&](auto passes) { return passes.backward(gradient, wants_x); });
         if (rows) {
             if (wants_x) found[0] = wrap(found[0], rows);
             for (std::size_t i = 1; i < found.size(); ++i) found[i] = wrap(found[i], i <= kOffset ? weight_gradient_spec(*rows) : offset_gradient_spec(*rows));
@@ -144,9 +200,10 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
 at::Tensor fused_mlp(const at::Tensor& x, const FusedMlp& mlp, const at::Tensor& offset)
 {
     const auto type = mlp.hidden.scalar_type();
+    const auto half = x.is_cpu() ? std::nullopt : half_type_on(x.device());
     auto weights = weights_of(mlp);
     if (offset.defined()) weights.push_back(offset.to(type));
-    return MlpFunction::apply(x.to(type), at::TensorList(weights), mlp.activation);
+    return MlpFunction::apply(x.to(half.value_or(type)), at::TensorList(weights), mlp.activation);
 }
 
 }  // namespace meshard

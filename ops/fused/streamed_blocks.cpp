@@ -342,7 +342,7 @@ template <class Run>
 void with_passes(const at::Tensor& points, const StreamedModel& model, const StreamCall& call, const Run& run)
 {
     if (call.by_kernels)
-        run(DeviceStreamPasses(points, model, call.type));
+        run(DeviceStreamPasses(points, model, call.noise, call.type));
     else if (points.scalar_type() == at::kDouble)
         run(StreamPasses<double>(points, model, call.noise));
     else
@@ -417,8 +417,9 @@ c10::intrusive_ptr<StreamCall> call_on(const at::Tensor& points, const StreamedM
     call->rows = is_sharded(points) ? spec_of(points) : nullptr;
     call->by_kernels = by_kernels;
     call->type = half_type_on(points.device()).value_or(model.mlp.hidden.scalar_type());
-    if (by_kernels && std::any_of(model.blocks.begin(), model.blocks.end(), [](const auto& block) { return block.shape.point_temperature; }))
-        throw InvalidInput("streamed_blocks: the kernels have no temperatures of points. Call fusion_obstacle before.");
+    const auto has_temperatures = [](const FusedBlock& block) { return block.shape.point_temperature; };
+    if (by_kernels && points.scalar_type() == at::kDouble && std::any_of(model.blocks.begin(), model.blocks.end(), has_temperatures))
+        throw InvalidInput("streamed_blocks: the kernels have no temperatures of points in double precision. Call fusion_obstacle before.");
     return call;
 }
 

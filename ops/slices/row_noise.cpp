@@ -20,7 +20,7 @@ constexpr std::int64_t kBatchDim = 0, kRowDim = 1;
 }  // namespace
 
 /// Ids of rows on the devices that have asked for them: a copy each for as long as the rows are known.
-struct RowNoise::DeviceIds {
+struct RowDraw::DeviceIds {
     at::Tensor of(const std::shared_ptr<const IndexMap>& map, const at::Device& device)
     {
         std::erase_if(copies, [](const auto& copy) { return copy.map.expired(); });
@@ -56,7 +56,7 @@ void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, 
 template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Strides, float*) const;
 template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Strides, double*) const;
 
-RowNoise::RowNoise(std::uint64_t seed) : seed_(seed), device_ids_(std::make_shared<DeviceIds>()) {}
+RowNoise::RowNoise(std::uint64_t seed) : seed_(seed), device_ids_(std::make_shared<RowDraw::DeviceIds>()) {}
 
 void RowNoise::set_rows(at::TensorList points)
 {
@@ -73,6 +73,7 @@ RowDraw RowNoise::next_draw(const at::Tensor& rows)
     if (is_recording()) throw Error("the model draws random numbers, which are others in each step");
     RowDraw draw;
     draw.key_ = mixed_key(seed_, ++num_draws_);
+    draw.device_ids_ = device_ids_;
     if (!is_sharded(rows)) return draw;
     const auto& spec = *spec_of(rows);
     const auto offset = [&](std::int64_t axis) { return axis < 0 ? 0 : spec.axes[axis].offset(spec.device_mesh->coordinate(axis)); };
@@ -86,28 +87,33 @@ RowDraw RowNoise::next_draw(const at::Tensor& rows)
     return draw;
 }
 
+at::Tensor RowDraw::numbers(at::IntArrayRef sizes, const at::TensorOptions& options) const
+{
+    auto values = at::empty(sizes, options.requires_grad(false));
+    const auto batch = sizes[kBatchDim], num_rows = sizes[kRowDim], width = values.numel() / std::max<std::int64_t>(1, batch * num_rows);
+    const auto fill_all = [&](auto* out) {
+        if (values.is_cpu()) {
+            for (std::int64_t b = 0; b < batch; ++b) fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
+            return;
+        }
+        const auto ids = ids_.empty() ? at::Tensor() : device_ids_->of(rows_->index_map, values.device());
+        on_gpu(values, [&](const auto& executor) {
+            draw_numbers(executor, numbers_of(ids.defined() ? ids.const_data_ptr<std::int64_t>() : nullptr), batch, num_rows, width, out);
+        });
+    };
+    if (values.scalar_type() == at::kDouble)
+        fill_all(values.mutable_data_ptr<double>());
+    else
+        fill_all(values.mutable_data_ptr<float>());
+    return values;
+}
+
 at::Tensor RowNoise::draw(const at::Tensor& like)
 {
     const auto draw = next_draw(like);
     const auto& local = is_sharded(like) ? local_of(like) : like;
-    const auto batch = local.size(kBatchDim), num_rows = local.size(kRowDim), width = local.numel() / std::max<std::int64_t>(1, batch * num_rows);
-    const bool is_double = local.scalar_type() == at::kDouble;
-    auto values = at::empty(local.sizes(), local.options().dtype(is_double ? at::kDouble : at::kFloat).requires_grad(false));
-    const auto fill = [&](auto* out) {
-        if (local.is_cpu()) {
-            for (std::int64_t b = 0; b < batch; ++b) draw.fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
-            return;
-        }
-        const auto ids = draw.ids_.empty() ? at::Tensor() : device_ids_->of(draw.rows_->index_map, local.device());
-        on_gpu(values, [&](const auto& executor) {
-            draw_numbers(executor, draw.numbers_of(ids.defined() ? ids.const_data_ptr<std::int64_t>() : nullptr), batch, num_rows, width, out);
-        });
-    };
-    if (is_double)
-        fill(values.mutable_data_ptr<double>());
-    else
-        fill(values.mutable_data_ptr<float>());
-    values = values.to(local.scalar_type());
+    const auto values =
+        draw.numbers(local.sizes(), local.options().dtype(local.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)).to(local.scalar_type());
     return is_sharded(like) ? from_local(values, make_spec(spec_of(like)->device_mesh, without_pending(spec_of(like)->axes))) : values;
 }
 

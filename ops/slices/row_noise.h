@@ -26,6 +26,9 @@ public:
     template <class T>
     void fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides, T* out) const;
 
+    /// All numbers of this rank's rows (B, N, ...), on any device, of float or double.
+    at::Tensor numbers(at::IntArrayRef sizes, const at::TensorOptions& options) const;
+
 private:
     friend class RowNoise;
 
@@ -35,6 +38,8 @@ private:
     std::int64_t first_sample_ = 0, first_id_ = 0;
     std::span<const std::int64_t> ids_;  // global ids of the rows; none: consecutive from first_id_ on
     SpecPtr rows_;                       // keeps the memory of ids_ alive
+    struct DeviceIds;
+    std::shared_ptr<DeviceIds> device_ids_;
 };
 
 /// Uniform random numbers for rows: each depends only on the seed, the index of the draw, the row's global id, its sample in the batch and its position in
@@ -58,8 +63,7 @@ public:
 private:
     std::uint64_t seed_ = 0, num_draws_ = 0;
     SpecPtr rows_;
-    struct DeviceIds;
-    std::shared_ptr<DeviceIds> device_ids_;
+    std::shared_ptr<RowDraw::DeviceIds> device_ids_;
 };
 
 }  // namespace meshard

@@ -15,6 +15,7 @@ SliceStates::SliceStates(const at::Tensor& sums, at::ScalarType type, double eps
 {
     auto buffer = sums.to(sum_type(type));
     sum_over_rows(buffer, rows_);
+    sums_ = buffer;
     const auto head_dim = buffer.size(3) - 1;
     norm_ = buffer.narrow(3, head_dim, 1) + epsilon;
     tokens_ = buffer.narrow(3, 0, head_dim).div(norm_).to(type);
@@ -27,9 +28,14 @@ SliceStates::SliceStates(const at::Tensor& sums, at::ScalarType type, double eps
     states_ = recorded_.detach().contiguous();
 }
 
+at::Tensor SliceStates::sums() const
+{
+    return sums_.to(type_);
+}
+
 SliceStates::Gradients SliceStates::backward(const at::Tensor& states_gradient) const
 {
-    auto buffer = states_gradient.to(sum_type(type_));
+    auto buffer = states_gradient.to(sum_type(type_)).contiguous();
     sum_over_rows(buffer, rows_);
 
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -40,6 +46,7 @@ SliceStates::Gradients SliceStates::backward(const at::Tensor& states_gradient) 
     const auto found = torch::autograd::grad({recorded_}, wanted, {buffer.to(type_)}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
 
     Gradients gradients;
+    gradients.states = buffer.to(type_);
     const auto tokens_gradient = (found[0].defined() ? found[0] : at::zeros_like(tokens_)).to(norm_.scalar_type());
     const auto features = tokens_gradient.div(norm_);
     gradients.sums = at::cat({features, features.mul(tokens_.detach()).sum(-1, true).neg()}, -1).to(type_).contiguous();

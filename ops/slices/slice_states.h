@@ -19,7 +19,7 @@ class SliceStates {
 public:
     /// One all-reduce of B * H * S * (D + 1) numbers, of float or wider, where rows are cut.
     ///
-    /// @param sums      (B, H, S, D + 1) in double: this rank's weighted features, then weights
+    /// @param sums      (B, H, S, D + 1): this rank's weighted features, then weights
     /// @param weights   of `attend`, plain
     /// @param rows      layout of the points; null for plain ones
     /// @param record    keep what `backward` needs
@@ -28,18 +28,22 @@ public:
 
     const at::Tensor& states() const { return states_; }  ///< (B, H, S, D), without history
 
+    at::Tensor sums() const;  ///< (B, H, S, D + 1): of the points of all ranks, of the type of the states
+
     struct Gradients {
         at::Tensor sums;                  ///< (B, H, S, D + 1), complete
+        at::Tensor states;                ///< (B, H, S, D): of the points of all ranks
         std::vector<at::Tensor> weights;  ///< of `attend`, from this rank's samples
     };
 
     /// One all-reduce of B * H * S * D numbers where rows are cut.
-    /// @param states_gradient   (B, H, S, D) in double: the contribution of this rank's points
+    /// @param states_gradient   (B, H, S, D): the contribution of this rank's points
     Gradients backward(const at::Tensor& states_gradient) const;
 
 private:
     SpecPtr rows_;
     at::ScalarType type_;
+    at::Tensor sums_;    // of all ranks
     at::Tensor norm_;    // (B, H, S, 1)
     at::Tensor tokens_;  // a leaf of the small graph that ends in recorded_
     std::vector<at::Tensor> weights_;

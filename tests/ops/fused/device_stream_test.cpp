@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Models, DeviceStream, testing::Combine(testing::Values(
 
 TEST(StreamedByKernels, RefusesTemperaturesOfPoints)
 {
-    auto made = make_stream(2, false, at::kFloat);
+    auto made = make_stream(2, false, at::kDouble);
     made.model.blocks[0].shape.point_temperature = true;
 
     EXPECT_TRUE(throws_with<InvalidInput>("no temperatures of points", [&] { streamed_blocks_by_kernels(made.points, made.model); }));

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/fused/block_call.h"
+#include "ops/slices/slice_kernels.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace meshard {
+
+/// Most points that a device takes through a layer at once where not all activations are kept: enough to fill it, and so few that their memory is small beside
+/// that of all points.
+inline constexpr std::int64_t kDeviceTilePoints = 1 << 20;
+
+/// A tensor as the start of an autograd graph of its own.
+at::Tensor as_leaf(const at::Tensor& values, bool record);
+
+/// Gradients of `results` by `inputs`, undefined where an input does not affect them; the graph stays for further calls.
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients);
+
+/// An attention block (BlockTile) on devices: each step is one pass over the points, a product by LibTorch or a kernel (ops/cuda/tile_kernels.h), forward and
+/// backward written out. Points have the type of the weights, or a half precision, whose sums over points and gradients of weights are of float.
+///
+/// Scale and shift of a norm are folded into the product that follows it, whose gradients give theirs: norms store x_hat alone, and no pass over the points is
+/// made for them. Biases need none either: those of a projection follow from the gradients of the slices, those of `out` and `mlp_out` are sums that the
+/// backward pass of a norm makes on its way, that of `hidden` the one of gelu. Heads are padded to a multiple of 8 channels.
+class DeviceLayer {
+public:
+    /// @param weights  without history   @param type   of the points
+    DeviceLayer(const BlockShape& shape, const BlockWeights<at::Tensor>& weights, at::ScalarType type);
+
+    /// Points (n, C) in the layer: norm and projections. `ranges` are those of one sample each, by their rows in `x`; noise (n, H, S) of float, or undefined.
+    LayerPoints project(const at::Tensor& x, std::vector<Tile> ranges, const at::Tensor& noise, bool record) const;
+
+    /// Sums over the points of each sample, (samples of the ranges, H, S, D + 1), of their projected features, or of `values` (n, I): weighted, then weights.
+    at::Tensor feature_sums(LayerPoints& points) const;
+    at::Tensor sums_of(LayerPoints& points, const at::Tensor& values) const;
+
+    /// The second half: states (B, H, S, D) are brought back to the points, then come MLP and head. Returns the result, (n, C) of the points' type or (n, O) of
+    /// the weights'. If not `record`, nothing that backward needs is left in `points`; if not `finish`, the result is not computed.
+    at::Tensor bring_back(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record, bool finish = true) const;
+
+    struct Second {
+        at::Tensor x, mixed;  ///< gradients of x (n, C), and of what the states brought (n, I)
+    };
+    Second second_backward(LayerPoints& points, const at::Tensor& result_gradient);
+
+    /// Backward of the first half. @param state_sums   of this rank's points, as `sums_of` the mixed gradient gave them
+    /// @param sums_gradient   (B, H, S, D + 1), of the sums of all points   @return the gradient of x (n, C)
+    at::Tensor first_backward(LayerPoints& points, const at::Tensor& states, const at::Tensor& sums_gradient, const at::Tensor& state_sums,
+                              const Second& second);
+
+    /// Gradients of the weights from all calls of the two functions above, zero without any.
+    BlockWeights<at::Tensor> weight_gradients() const;
+
+    /// Whether the gradients of weights are wanted from now on; they are at the start.
+    void collect_gradients(bool on) { collects_ = on; }
+
+private:
+    void find_temperatures(LayerPoints& points, bool record) const;
+    SlicePoints slices_of(const LayerPoints& points, std::size_t range) const;
+    at::Tensor features_of(const LayerPoints& points) const;
+    at::Tensor activated(LayerPoints& points, bool record) const;
+    at::Tensor padded(const at::Tensor& of_slices) const;
+    at::Tensor padded_sums(const at::Tensor& sums) const;
+    at::Tensor without_padding(const at::Tensor& sums) const;
+    void add(at::Tensor& to, const at::Tensor& gradient) const;
+    void add_product(at::Tensor& to, const at::Tensor& left, const at::Tensor& right) const;
+
+    BlockShape shape_;
+    at::ScalarType type_;
+    std::int64_t width_;  // channels of a head, padded
+    BlockWeights<at::Tensor> weights_;
+    Affine<at::Tensor> projection_, last_product_;  // of x_mid and features, and the head's: padded, before they are folded
+    Affine<at::Tensor> in_, hidden_, head_;         // folded, of the points' type
+    at::Tensor out_, mlp_out_, slices_;             // out_: (I, C)
+    bool collects_ = true;
+    struct {
+        Affine<at::Tensor> in, out, hidden, mlp_out, head, slices;
+        std::vector<at::Tensor> temperature;  // temperature, then the layers that compute it
+        at::Tensor activation;
+    } found_;  // gradients of the folded weights
+};
+
+}  // namespace meshard
