@@ -57,6 +57,12 @@ void BlockWork::numbers(Operation::Kind kind, const std::string& part, double pe
     if (!operation.in_tile) operation.bytes = size_ * memory_accesses * points_;
 }
 
+/// The head's, padded on a GPU to rows of whole words.
+std::int64_t BlockWork::outputs() const
+{
+    return form_ == WorkForm::Gpu ? (shape_.outputs + 7) / 8 * 8 : shape_.outputs;
+}
+
 void BlockWork::normalize()
 {
     const auto C = static_cast<double>(shape_.channels);
@@ -82,12 +88,13 @@ void BlockWork::project()
 {
     normalize();
     product(kProjections, shape_.inner(), tile_, shape_.channels, false, true);
+    if (form_ == WorkForm::Gpu && !shape_.point_temperature) product(kProjections, shape_.inner(), tile_, shape_.channels, false, true);
 }
 
 void BlockWork::project_both()
 {
     project();
-    if (!shape_.point_temperature) product(kProjections, shape_.inner(), tile_, shape_.channels, false, true);
+    if (form_ == WorkForm::Cpu && !shape_.point_temperature) product(kProjections, shape_.inner(), tile_, shape_.channels, false, true);
 }
 
 void BlockWork::add_slice_sums()
@@ -101,26 +108,25 @@ void BlockWork::add_slice_sums()
 
 void BlockWork::bring_back(bool with_result)
 {
-    const auto C = shape_.channels, I = shape_.inner(), R = shape_.hidden, O = shape_.outputs;
+    const auto C = shape_.channels, I = shape_.inner(), R = shape_.hidden, O = outputs();
     weigh(2 * static_cast<double>(I));
     of_heads(shape_.head_dim, tile_, shape_.slices, true, false);
     product(kProjections, tile_, C, I, true, true);
     numbers(Operation::Kind::Pass, kNorms, 0, 3 * static_cast<double>(C));
     normalize();
     product(kMlp, tile_, R, C, false, true);
-    const bool only_kept = !with_result && form_ == WorkForm::Cpu;
-    if (only_kept && O == 0) return;
+    if (!with_result && O == 0) return;
     numbers(Operation::Kind::Activation, kMlp, static_cast<double>(R), 2 * static_cast<double>(R));
     product(kMlp, tile_, C, R, false, true);
     numbers(Operation::Kind::Pass, kNorms, 0, 3 * static_cast<double>(C));
-    if (only_kept || O == 0) return;
+    if (!with_result || O == 0) return;
     normalize();
     product(kHead, tile_, O, C, false, true);
 }
 
 void BlockWork::bring_back_backward(bool with_gradients, bool with_states)
 {
-    const auto C = shape_.channels, I = shape_.inner(), R = shape_.hidden, O = shape_.outputs;
+    const auto C = shape_.channels, I = shape_.inner(), R = shape_.hidden, O = outputs();
     const auto c = static_cast<double>(C), r = static_cast<double>(R);
     const bool again = form_ == WorkForm::Cpu;  // norms are computed again rather than kept
     if (O > 0) {
@@ -184,6 +190,7 @@ void BlockWork::add_slice_sums_backward(bool with_gradients)
     }
 
     if (form_ == WorkForm::Cpu) normalize();
+    if (form_ == WorkForm::Gpu && !plus && with_gradients) product(kProjections, 1, D, S, false, false, 2 * static_cast<double>(shape_.heads));  // both biases
     for (int k = 0; k < (plus ? 1 : 2); ++k) {
         if (with_gradients) {
             product(kProjections, I, C, tile_, false, false);

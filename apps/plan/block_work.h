@@ -22,7 +22,7 @@ public:
     void project();
     void project_both();
     void add_slice_sums();
-    void bring_back(bool with_result = true);  ///< without: on a CPU only what backward needs; a GPU computes the result all the same
+    void bring_back(bool with_result = true);  ///< without: only what backward needs
     void bring_back_backward(bool with_gradients, bool with_states);
     void mix_backward();
     void add_slice_sums_backward(bool with_gradients);
@@ -41,6 +41,8 @@ private:
     std::vector<Operation>& operations_;
     BlockShape shape_;
     double points_;
+    std::int64_t outputs() const;
+
     WorkForm form_;
     double size_;
     bool noise_;

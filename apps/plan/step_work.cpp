@@ -199,16 +199,17 @@ private:
             of_block.stream(C + P + I, C);
             return;
         }
+        const bool is_whole = !on_cpu() && share_.points <= real(kDeviceTilePoints);  // what one half computes is there for the other
         of_block.add_slice_sums();
         of_block.stream(C, 0);
-        on_cpu() ? of_block.project() : of_block.project_both();
+        if (!is_whole) of_block.project();
         of_block.bring_back();
         of_block.stream(C, real(shape.out_channels()));
-        on_cpu() ? of_block.project() : of_block.project_both();
+        of_block.project();
         of_block.bring_back(/*with_result=*/false);
         of_block.bring_back_backward(true, true);
         of_block.stream(2 * C, C);
-        of_block.project_both();
+        if (!is_whole) of_block.project_both();
         if (on_cpu()) of_block.mix_backward();  // its result was not kept; a GPU keeps it
         of_block.add_slice_sums_backward(true);
         of_block.stream(2 * C, C);
@@ -252,14 +253,14 @@ private:
         inner.stream(real(model.inputs * (2 * L + 2) + (L + 1) * model.last.outputs), real(model.last.outputs));
     }
 
-    /// As `kept` of BlockPasses on a CPU; on a GPU what LibTorch's operators save: inputs of both norms and all products, the activation's, and the result.
+    /// As `kept` of BlockPasses on a CPU, and as LayerPoints on a GPU: what both norms give, the projections, what the states brought, the hidden row twice.
     void memory_of_blocks(const BlockModel& model)
     {
         const auto C = real(model.inner.channels), I = real(model.inner.inner()), R = real(model.inner.hidden), L = real(model.layers);
         const auto size = share_.bytes_per_number;
         auto& memory = work.memory;
-        const auto per_block = on_cpu() ? real(BlockActivations<float>::floats_per_point(model.inner)) + C : 5 * C + 3 * I + 2 * R;
-        const auto of_tile = 3 * real(BlockActivations<float>::floats_per_point(model.inner)) + 8 * C;
+        const auto per_block = on_cpu() ? real(BlockActivations<float>::floats_per_point(model.inner)) + C : 2 * C + 3 * I + 2 * R;
+        const auto in_backward = 2 * C + 3 * I + R;
         if (share_.memory == MemoryMode::Stored) {
             memory.kept_per_point = size * (L * per_block + (on_cpu() && model.last.outputs > 0 ? C : 0));
             memory.passing_per_point = size * (C + I) + kSingle * 2 * real(model.last.outputs);
@@ -269,7 +270,12 @@ private:
         } else {
             memory.passing_per_point = kSingle * 2 * real(model.last.outputs);
         }
-        if (!on_cpu()) memory.workspace = size * of_tile * real(kDeviceTilePoints) * (share_.memory == MemoryMode::Streamed ? L : 1);
+        if (on_cpu()) return;
+        if (share_.memory == MemoryMode::Stored)
+            memory.passing_per_point += size * in_backward;
+        else
+            memory.workspace =
+                size * ((share_.memory == MemoryMode::Streamed ? L : 1) * per_block + in_backward) * std::min(real(kDeviceTilePoints), share_.points);
     }
 
     void slice_messages(const BlockModel& model)

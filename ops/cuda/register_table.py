@@ -24,7 +24,11 @@ def demangled(names):
 
 
 def short(name):
-    """The body's name, without what is the same for all: `void meshard::run_body<meshard::PackWord<unsigned char> >(long, ...)`."""
+    """The body's name, without what is the same for all: `void meshard::run_body<meshard::PackWord<unsigned char> >(long, ...)`,
+    `void meshard::tiles::run_slices<meshard::tiles::Tile<(meshard::TileMath)0>, meshard::tiles::LogSums<...>, 3, 1>(...)`."""
+    name = re.sub(r"\(meshard::\w+\)", "", name)
+    if slices := re.match(r"void meshard::tiles::run_slices<.*?Tile<(\d)>, meshard::tiles::(\w+)<meshard::tiles::Tile<\d>, ([^>]*)>, (\d), (\d)>", name):
+        return "{1}<math {0}, {2}> blocks {3}, team {4}".format(*slices.groups())
     body = re.match(r"void meshard::run_body<(.*)>\(long, ", name)
     return re.sub(r" >", ">", (body.group(1).strip() if body else name.partition("(")[0].removeprefix("void ")).replace("meshard::", ""))
 

@@ -54,33 +54,14 @@ struct GradientTables {
     }
 };
 
-/// Rows of three arrays as left factors: kept in registers, or read again each time where there are too many.
-template <class Tile, int D, int P, bool Hold>
-struct LeftRows {
-    using T = typename Tile::T;
-    typename Tile::A held[Hold ? P : 1][Hold ? D / 16 : 1];
-    const T* rows;
-
-    TILE_FN LeftRows(const Tile& tile, const T* from) : rows(from)
-    {
-        if constexpr (Hold) load_left<Tile, D, P>(tile, held, from);
-    }
-    TILE_FN typename Tile::A at(const Tile& tile, int p, int k) const
-    {
-        if constexpr (Hold)
-            return held[p][k];
-        else
-            return tile.load_a(rows + 16 * p * kLine<T, D> + k * 16, kLine<T, D>);
-    }
-};
-
-/// The weights of 16 P points (rows) and 16 slices, and the gradients of these weights; `logits`, if any, in base 2.
+/// The weights of 16 P points (rows) and 16 slices, and the gradients of these weights: still logits in base 2.
 template <class Tile, int D, int P, bool Hold, bool Warm>
 TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P], typename Tile::Acc (&g)[P], const LeftRows<Tile, D, P, Hold>& x,
                                    const LeftRows<Tile, D, P, Hold>& features, const LeftRows<Tile, D, P, Hold>& result, const GradientTables<Tile, D>& tables,
                                    int h, std::int64_t n, int s, int row)
 {
     constexpr int kLineX = kLine<typename Tile::T, D>;
+    if (!Hold) tile.forget();
     float bias[Tile::kCols], totals[Tile::kCols];
     tile.load_cols(bias, tables.bias + row);
     tile.load_cols(totals, tables.totals + row);
@@ -95,7 +76,9 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
             }
         }
     }
-    TILE_UNROLL
+#ifdef __CUDACC__
+#pragma unroll(Hold ? D / 16 : 1)
+#endif
     for (int k = 0; k < D / 16; ++k) {
         const auto slices = tile.load_b(tables.slices + row * kLineX + k * 16, kLineX), states = tile.load_b(tables.states + row * kLineX + k * 16, kLineX),
                    sums = tile.load_b(tables.sums + row * kLineX + k * 16, kLineX);
@@ -120,7 +103,7 @@ struct PointGradients {
     using T = typename Tile::T;
     using Tables = GradientTables<Tile, D>;
     static constexpr int P = Slices || Warm ? 1 : kGroups<T, D>;
-    static constexpr bool kHold = sizeof(T) == 2 || D <= 64;
+    static constexpr bool kHold = 3 * D <= Tile::kHeld;
     using Copies = Ring<T, D, 3, 1, P>;
     static constexpr bool kAnyRows = Slices == 0, kPairs = false;
     TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team)
@@ -269,7 +252,7 @@ struct PointGradients {
                     }
                 } else {
                     Acc w[P], g[P];
-                    for_each_16_slices(block, S, rows_of_table, tables, [&](int s, int row) {
+                    for_each_16_slices<1>(block, S, rows_of_table, tables, [&](int s, int row) {
                         weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s, row);
                         take_weights(w, g, left);
                         add_to_found(left, tables.sums + row * kLineX);
@@ -283,7 +266,7 @@ struct PointGradients {
                         for (int r = 0; r < Tile::kRows; ++r)
                             warmth[r] = n + tile.row(r) < points.count ? points.warmth[h * points.padded + n + tile.row(r)] : 1.0f;
                     }
-                    for_each_16_slices(block, S, rows_of_table, tables, [&](int s, int row) {
+                    for_each_16_slices<1>(block, S, rows_of_table, tables, [&](int s, int row) {
                         weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s, row);
                         each(g, [&](float& v, int p, int r, int c) {
                             const float logit = w[p].v[r][c];

@@ -152,6 +152,7 @@ struct LogSums {
     using T = typename Tile::T;
     using Tables = SliceTables<Tile, D, false>;
     static constexpr int P = kGroups<T, D>;
+    static constexpr bool kHold = D <= Tile::kHeld;
     using Copies = Ring<T, D, 1, 0, P>;
     static constexpr bool kAnyRows = true, kPairs = false;
     TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team) { return team * Tables::bytes(rows) + warps * Copies::kAll; }
@@ -168,8 +169,7 @@ struct LogSums {
             tile, block, points.count, padded_slices(S) > points.table_rows,
             [&](std::int64_t n, int slot) { ring.copy(tile, block, slot, 0, points.x, points.x_stride, n, points.count, points.head_dim); },
             [&](std::int64_t n, int slot) {
-                typename Tile::A x[P][kSteps];
-                load_left<Tile, D, P>(tile, x, ring.array(slot, 0));
+                const LeftRows<Tile, D, P, kHold> x(tile, ring.array(slot, 0));
                 float largest[P][Tile::kRows], sum[P][Tile::kRows];
                 TILE_UNROLL
                 for (int p = 0; p < P; ++p) {
@@ -179,9 +179,9 @@ struct LogSums {
                         sum[p][r] = 0;
                     }
                 }
-                for_each_16_slices(block, S, points.table_rows, tables, [&](int s, int row) {
+                for_each_16_slices<sizeof(T) == 2 ? 4 : 1>(block, S, points.table_rows, tables, [&](int s, int row) {
                     typename Tile::Acc l[P];
-                    logits_of<Tile, D, P, Warm>(tile, l, x, tables.slices + row * kLineX, tables.bias + row, points, h, n, s);
+                    logits_of<Tile, D, P, kHold, Warm>(tile, l, x, tables.slices + row * kLineX, tables.bias + row, points, h, n, s);
                     TILE_UNROLL
                     for (int p = 0; p < P; ++p) {
                         TILE_UNROLL
@@ -219,6 +219,7 @@ struct Deslice {
     using T = typename Tile::T;
     using Tables = SliceTables<Tile, D, true>;
     static constexpr int P = kGroups<T, D>;
+    static constexpr bool kHold = D <= Tile::kHeld;
     using Copies = Ring<T, D, 1, 1, P>;
     static constexpr bool kAnyRows = true, kPairs = sizeof(T) == 2;
     TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team) { return team * Tables::bytes(rows) + warps * Copies::kAll; }
@@ -240,8 +241,7 @@ struct Deslice {
                 ring.copy_numbers(tile, slot, 0, points.log_sums + h * points.padded + n);
             },
             [&](std::int64_t n, int slot) {
-                typename Tile::A x[P][kSteps];
-                load_left<Tile, D, P>(tile, x, ring.array(slot, 0));
+                const LeftRows<Tile, D, P, kHold> x(tile, ring.array(slot, 0));
                 float log_sum[P][Tile::kRows];
                 typename Tile::Acc found[P][kSteps];
                 TILE_UNROLL
@@ -250,9 +250,9 @@ struct Deslice {
                     TILE_UNROLL
                     for (int k = 0; k < kSteps; ++k) clear<Tile>(found[p][k]);
                 }
-                for_each_16_slices(block, S, points.table_rows, tables, [&](int s, int row) {
+                for_each_16_slices<sizeof(T) == 2 ? 4 : 1>(block, S, points.table_rows, tables, [&](int s, int row) {
                     typename Tile::Acc w[P];
-                    logits_of<Tile, D, P, Warm>(tile, w, x, tables.slices + row * kLineX, tables.bias + row, points, h, n, s);
+                    logits_of<Tile, D, P, kHold, Warm>(tile, w, x, tables.slices + row * kLineX, tables.bias + row, points, h, n, s);
                     typename Tile::A left[P];
                     TILE_UNROLL
                     for (int p = 0; p < P; ++p) {

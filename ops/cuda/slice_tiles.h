@@ -160,13 +160,13 @@ TILE_FN void stage_numbers(const Block& block, float* to, int table, const float
 
 /// Calls `f(first, row)` for every 16 slices, whose tables then are in shared memory from `row` on. `tables.bring(first)` brings a chunk there; one that is all
 /// has been brought before.
-template <class Tables, class F>
+template <int Unroll, class Tables, class F>
 TILE_FN void for_each_16_slices(const Block& block, int num_slices, int table_rows, const Tables& tables, const F& f)
 {
     const int all = padded_slices(num_slices);
     if (all <= table_rows) {
 #ifdef __CUDACC__
-#pragma unroll 4
+#pragma unroll Unroll
 #endif
         for (int s = 0; s < all; s += 16) f(s, s);
         return;
@@ -273,11 +273,43 @@ TILE_FN void warm_rows(const Tile& tile, typename Tile::Acc& logits, const Point
     }
 }
 
+/// One array's rows as left factors.
+template <class Tile, int D, int P>
+TILE_FN void load_left(const Tile& tile, typename Tile::A (&to)[P][D / 16], const typename Tile::T* rows)
+{
+    TILE_UNROLL
+    for (int p = 0; p < P; ++p) {
+        TILE_UNROLL
+        for (int k = 0; k < D / 16; ++k) to[p][k] = tile.load_a(rows + 16 * p * kLine<typename Tile::T, D> + k * 16, kLine<typename Tile::T, D>);
+    }
+}
+
+/// Rows of an array as left factors: kept in registers, or read again each time where registers are too few.
+template <class Tile, int D, int P, bool Hold>
+struct LeftRows {
+    using T = typename Tile::T;
+    typename Tile::A held[Hold ? P : 1][Hold ? D / 16 : 1];
+    const T* rows;
+
+    TILE_FN LeftRows(const Tile& tile, const T* from) : rows(from)
+    {
+        if constexpr (Hold) load_left<Tile, D, P>(tile, held, from);
+    }
+    TILE_FN typename Tile::A at(const Tile& tile, int p, int k) const
+    {
+        if constexpr (Hold)
+            return held[p][k];
+        else
+            return tile.load_a(rows + 16 * p * kLine<T, D> + k * 16, kLine<T, D>);
+    }
+};
+
 /// The logits of 16 P points (rows, from n on) and 16 slices (from s on, their tables at `table` and `bias`).
-template <class Tile, int D, int P, bool Warm, class T>
-TILE_FN void logits_of(const Tile& tile, typename Tile::Acc (&l)[P], const typename Tile::A (&x)[P][D / 16], const T* table, const float* bias,
+template <class Tile, int D, int P, bool Hold, bool Warm, class T>
+TILE_FN void logits_of(const Tile& tile, typename Tile::Acc (&l)[P], const LeftRows<Tile, D, P, Hold>& x, const T* table, const float* bias,
                        const Points<T>& points, int h, std::int64_t n, int s)
 {
+    if (!Hold) tile.forget();
     float of_cols[Tile::kCols];
     tile.load_cols(of_cols, bias);
     TILE_UNROLL
@@ -292,22 +324,11 @@ TILE_FN void logits_of(const Tile& tile, typename Tile::Acc (&l)[P], const typen
     for (int k = 0; k < D / 16; ++k) {
         const auto right = tile.load_b(table + k * 16, kLine<T, D>);
         TILE_UNROLL
-        for (int p = 0; p < P; ++p) tile.mma(l[p], x[p][k], right);
+        for (int p = 0; p < P; ++p) tile.mma(l[p], x.at(tile, p, k), right);
     }
     if (Warm) {
         TILE_UNROLL
         for (int p = 0; p < P; ++p) warm_rows(tile, l[p], points, h, n + 16 * p, s);
-    }
-}
-
-/// One array's rows as left factors.
-template <class Tile, int D, int P>
-TILE_FN void load_left(const Tile& tile, typename Tile::A (&to)[P][D / 16], const typename Tile::T* rows)
-{
-    TILE_UNROLL
-    for (int p = 0; p < P; ++p) {
-        TILE_UNROLL
-        for (int k = 0; k < D / 16; ++k) to[p][k] = tile.load_a(rows + 16 * p * kLine<typename Tile::T, D> + k * 16, kLine<typename Tile::T, D>);
     }
 }
 

@@ -237,6 +237,8 @@ struct WarpLanes {
         asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
     }
     TILE_FN void sync() const { __syncwarp(); }
+    /// What was read from memory before is read again after this.
+    TILE_FN void forget() const { asm volatile("" ::: "memory"); }
 
     /// 16 rows of `D` numbers from shared to global memory.
     template <int D, int LD, class T>
@@ -255,6 +257,7 @@ template <TileMath M>
 struct Tile : WarpLanes {  // fp32 in memory and in the fragments
     using T = float;
     static constexpr bool kTransposes = false;
+    static constexpr int kHeld = M == TileMath::Float32 ? 64 : 128;  // channels of left factors that registers hold
     struct A {
         float v[2][4];  // [k / 8]
     };
@@ -362,6 +365,7 @@ template <TileMath M>
 struct HalfTile : WarpLanes {
     using T = typename Storage<M>::type;
     static constexpr bool kTransposes = true;
+    static constexpr int kHeld = 192;
     struct A {
         std::uint32_t v[4];
     };
@@ -437,6 +441,18 @@ struct HalfTile : WarpLanes {
                 *reinterpret_cast<std::uint32_t*>(to + row(i) * ld + col(2 * half)) = packed(T(), acc.v[i][2 * half] * factor, acc.v[i][2 * half + 1] * factor);
         }
     }
+    TILE_FN void store_out(T* to, std::int64_t stride, const Acc& acc, float factor, int rows, int channels) const
+    {
+        TILE_UNROLL
+        for (int i = 0; i < kRows; ++i) {
+            TILE_UNROLL
+            for (int half = 0; half < 2; ++half) {
+                if (row(i) < rows && col(2 * half) < channels)
+                    *reinterpret_cast<std::uint32_t*>(to + row(i) * stride + col(2 * half)) =
+                        packed(T(), acc.v[i][2 * half] * factor, acc.v[i][2 * half + 1] * factor);
+            }
+        }
+    }
 };
 
 template <>
@@ -490,6 +506,7 @@ template <TileMath M>
 struct HostTile {
     using T = typename Storage<M>::type;
     static constexpr bool kTransposes = true;
+    static constexpr int kHeld = sizeof(T) == 2 ? 192 : 64;
     static constexpr int kRows = 16, kCols = 16;
     struct Acc {
         float v[kRows][kCols];
@@ -540,6 +557,7 @@ struct HostTile {
     {
     }
     void sync() const {}
+    void forget() const {}
     template <int D, int LD>
     void copy_rows_out(T* to, std::int64_t stride, const T* from, int rows, int channels) const
     {

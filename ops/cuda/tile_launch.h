@@ -49,8 +49,8 @@ constexpr int kChunk = D <= 32   ? 64
                                  : 16;
 
 /// Blocks on a multiprocessor that the compiler must leave registers for.
-template <int D>
-constexpr int kSumBlocks = D <= 64 ? 3 : 2;
+template <TileMath M, int D, bool Warm>
+constexpr int kSumBlocks = D <= 64 && sizeof(typename Storage<M>::type) == 2 && !Warm ? 3 : 2;
 
 /// Calls `work` with the kind of arithmetic as a type.
 template <class Work>
@@ -110,11 +110,11 @@ void sum_in_slices_by(const Launcher& launcher, const TilePoints& p, const TileR
         const auto v = rows_of<const T>(values);
         if (find_log_sums && p.num_slices <= SC) {
             SliceSums<Tile<M>, D, SC, true, kWarm> kernel{points, v, nullptr};
-            return launcher.template sums_in_slices<Tile<M>, kSumBlocks<D>>(kernel, kernel.parts, 1, sums);
+            return launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, kWarm>>(kernel, kernel.parts, 1, sums);
         }
-        if (find_log_sums) launcher.template slices<Tile<M>, kSumBlocks<D>>(LogSums<Tile<M>, D, kWarm>{points}, 1);
+        if (find_log_sums) launcher.template slices<Tile<M>, kSumBlocks<M, D, kWarm>>(LogSums<Tile<M>, D, kWarm>{points}, 1);
         SliceSums<Tile<M>, D, SC, false, kWarm> kernel{points, v, nullptr};
-        launcher.template sums_in_slices<Tile<M>, kSumBlocks<D>>(kernel, kernel.parts, (p.num_slices + SC - 1) / SC, sums);
+        launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, kWarm>>(kernel, kernel.parts, (p.num_slices + SC - 1) / SC, sums);
     });
 }
 
@@ -124,8 +124,9 @@ void find_log_sums_by(const Launcher& launcher, const TilePoints& p)
     if (p.count == 0) return;
     with_head<M>(p, [&](auto dim, auto is_warm) {
         constexpr int D = decltype(dim)::value;
+        constexpr bool kWarm = decltype(is_warm)::value;
         using T = typename Storage<M>::type;
-        launcher.template slices<Tile<M>, kSumBlocks<D>>(LogSums<Tile<M>, D, decltype(is_warm)::value>{points_of<T>(p)}, 1);
+        launcher.template slices<Tile<M>, kSumBlocks<M, D, kWarm>>(LogSums<Tile<M>, D, kWarm>{points_of<T>(p)}, 1);
     });
 }
 
@@ -137,7 +138,7 @@ void bring_from_slices_by(const Launcher& launcher, const TilePoints& p, const f
         constexpr bool kWarm = decltype(is_warm)::value;
         constexpr int D = decltype(dim)::value;
         using T = typename Storage<M>::type;
-        launcher.template slices<Tile<M>, kSumBlocks<D>>(Deslice<Tile<M>, D, kWarm>{points_of<T>(p), states, rows_of<T>(y)}, 1);
+        launcher.template slices<Tile<M>, kSumBlocks<M, D, kWarm>>(Deslice<Tile<M>, D, kWarm>{points_of<T>(p), states, rows_of<T>(y)}, 1);
     });
 }
 

@@ -307,7 +307,7 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
             of_warmth.push_back(found.warmth.narrow(1, 0, range.count).t());
         } else if (collects_) {
             const auto totals = state_sums[static_cast<std::int64_t>(i)].select(2, shape_.head_dim).unsqueeze(1);  // (H, 1, S): weights of all points here
-            add(found_.in.bias, at::cat({at::matmul(found.bias.unsqueeze(1), slices_).flatten(), at::matmul(totals, of_sums.narrow(2, 0, width_)).flatten()}));
+            add(found_.in.bias, at::cat({at::bmm(found.bias.unsqueeze(1), slices_).flatten(), at::bmm(totals, of_sums.narrow(2, 0, width_)).flatten()}));
         }
     }
     if (shape_.point_temperature) {

