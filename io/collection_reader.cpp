@@ -185,7 +185,7 @@ private:
         const MeshKind kind = pieces.front().kind;
         if (std::ranges::any_of(pieces, [&](const Mesh& mesh) { return mesh.kind != kind; }))
             throw IoError(where_ + ": the partitions of '" + name + "' are of different kinds.");
-        blocks_.push_back({name, pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), kind, where_)});
+        blocks_.push_back({name, pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), kind, where_, options_)});
     }
 
     std::filesystem::path path_;

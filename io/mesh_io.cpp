@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/mesh_io.h"
 
+#include "io/bytes/read_warnings.h"
+#include "io/bytes/text_encoding.h"
 #include "io/collection_reader.h"
 #include "io/foam/foam_reader.h"
 #include "io/surface_files/obj_reader.h"
 #include "io/surface_files/ply_reader.h"
 #include "io/surface_files/stl_reader.h"
+#include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_parallel_reader.h"
-#include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
@@ -16,6 +18,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <span>
 #include <string>
 
@@ -30,7 +33,14 @@ std::string lower_extension(const std::filesystem::path& path)
     return extension;
 }
 
-Mesh read_single(const std::filesystem::path& path)
+bool has_time(const Mesh& mesh, double wanted)
+{
+    const DataArray* time = find_array(mesh.field_data, "TimeValue");
+    return time != nullptr && time->type() != ScalarType::String && time->num_values() == 1 &&
+           std::abs(time->value(0) - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted));
+}
+
+Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
 {
     const std::string extension = lower_extension(path);
     if (std::filesystem::is_directory(path))
@@ -40,14 +50,16 @@ Mesh read_single(const std::filesystem::path& path)
     if (extension == ".ply") return read_ply(path);
     if (extension == ".obj") return read_obj(path);
     if (extension == ".vtk") return read_with_vtk(path);
-    if (extension == ".vtu" || extension == ".vtp") return read_vtk_piece(path);
-    if (extension == ".pvtu" || extension == ".pvtp") return read_vtk_parallel(VtkXmlFile(path), path);
+    if (extension == ".vtu" || extension == ".vtp") return read_vtk_piece(path, options);
+    if (extension == ".pvtu" || extension == ".pvtp") return read_vtk_parallel(path, options);
     throw IoError("read_mesh: " + path.string() + " has the extension '" + extension +
                   "'; known are .vtu, .vtp, .pvtu, .pvtp, .vtm, .vtpc, .pvd, .series, .vtkhdf, .vtk, .foam, .cgns, .case, .exo, .stl, .ply and .obj.");
 }
 
+std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents);
+
 /// `parents` are the collections that led here, the outermost first.
-std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents)
+std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents)
 {
     const std::string where = "read_mesh: " + path.string();
     if (is_foam_case(path)) return read_foam_case(path, options);
@@ -68,22 +80,50 @@ std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOpt
         return read_collection(path, options, [&](const std::filesystem::path& member) { return read_any(member, inner, parents); });
     }
     std::vector<MeshBlock> blocks;
-    blocks.push_back({"", read_single(path)});
+    blocks.push_back({"", read_single(path, options)});
     if (!options.blocks.empty()) throw InvalidInput(where + " holds one mesh and no blocks to choose from. Leave out the choice of blocks.");
+    if (options.time && parents.empty() && !has_time(blocks.front().mesh, *options.time))
+        throw InvalidInput(where + " has no times to choose from, or not this one. Leave out the choice of a time.");
     return blocks;
+}
+
+std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents)
+{
+    std::vector<MeshBlock> blocks = read_by_format(path, options, std::move(parents));
+    for (MeshBlock& block : blocks) {
+        block.name = utf8_or_latin1(block.name);
+        apply_reading_conventions(block.mesh, path.string(), *options.warnings);
+    }
+    return blocks;
+}
+
+/// Calls `read` with options whose list of warnings exists.
+template <class F>
+auto with_warnings(const ReadOptions& options, F&& read)
+{
+    std::vector<std::string> warnings;
+    ReadOptions inner = options;
+    inner.warnings = &warnings;
+    auto result = read(inner);
+    deliver_read_warnings(warnings, options);
+    return result;
 }
 
 }  // namespace
 
 Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options)
 {
-    if (is_foam_case(path)) return read_foam_mesh(path, options);
-    return join_blocks(read_blocks(path, options), true, "read_mesh: " + path.string());
+    return with_warnings(options, [&](const ReadOptions& inner) {
+        if (!is_foam_case(path)) return join_blocks(read_any(path, inner, {}), true, "read_mesh: " + path.string());
+        Mesh mesh = read_foam_mesh(path, inner);
+        apply_reading_conventions(mesh, path.string(), *inner.warnings);
+        return mesh;
+    });
 }
 
 std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options)
 {
-    return read_any(path, options, {});
+    return with_warnings(options, [&](const ReadOptions& inner) { return read_any(path, inner, {}); });
 }
 
 std::string writable_formats()

@@ -4,6 +4,7 @@
 #include "apps/program/sibling_program.h"
 #include "apps/program/version.h"
 #include "io/bytes/interruption.h"
+#include "io/bytes/read_warnings.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
@@ -15,6 +16,7 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,6 +73,10 @@ int run(const std::vector<std::string>& arguments)
     }
     const Verb& verb = find_verb(first);
     const auto rest = std::span(arguments).subspan(1);
+    // Some verbs read a file twice, which is no reason to say anything twice.
+    set_read_warning_handler([first, said = std::set<std::string>()](const std::string& text) mutable {
+        if (said.insert(text).second) warn(first, text + ".");
+    });
     if (!verb.run) run_in_sibling_program(first, rest);
     return verb.run(rest);
 }

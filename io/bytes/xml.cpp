@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/xml.h"
 
+#include "io/bytes/text_encoding.h"
 #include "partition/error.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cstdint>
@@ -34,10 +36,14 @@ void append_utf8(std::string& text, std::uint32_t code)
 
 class XmlParser {
 public:
-    XmlParser(std::string_view document, const std::string& where) : document_(document), where_(where) {}
+    XmlParser(std::string_view document, const std::string& where, std::vector<std::string>& warnings) : document_(document), where_(where), warnings_(warnings)
+    {
+    }
 
     XmlElement parse_document()
     {
+        if (at("\xEF\xBB\xBF")) at_ += 3;
+        if (at("<?xml")) parse_declaration();
         skip_between_elements();
         if (!at("<")) fail("expected XML that begins with '<', found " + excerpt());
         XmlElement root = parse_element(0);
@@ -72,27 +78,82 @@ private:
         at_ = found + end.size();
     }
 
+    void skip_comment()
+    {
+        at_ += std::string_view("<!--").size();  // "<!-->" does not end the comment that it begins
+        skip_past("-->", "a comment");
+    }
+
+    // A document type may hold declarations in brackets, and those comments and quoted text with any character.
+    void skip_document_type()
+    {
+        for (int depth = 0;;) {
+            at_ = document_.find_first_of("<>[]\"'", at_);
+            if (at_ == std::string_view::npos) fail_truncated("<! ... >");
+            const char c = document_[at_];
+            if (at("<!--")) {
+                skip_comment();
+                continue;
+            }
+            ++at_;
+            if (c == '"' || c == '\'')
+                skip_past(std::string_view(&c, 1), "<! ... >");
+            else if (c == '<' || c == '[')
+                ++depth;
+            else if (--depth == 0 && c == '>')
+                return;
+        }
+    }
+
     void skip_between_elements()
     {
-        if (at("\xEF\xBB\xBF")) at_ += 3;
         for (;;) {
             skip_blanks();
             if (at("<?"))
                 skip_past("?>", "<? ... ?>");
             else if (at("<!--"))
-                skip_past("-->", "a comment");
+                skip_comment();
             else if (at("<!"))
-                skip_past(">", "<! ... >");
+                skip_document_type();
             else
                 return;
         }
     }
 
+    // <?xml version="1.0" encoding="ISO-8859-1"?>
+    void parse_declaration()
+    {
+        const std::size_t begin = at_;
+        skip_past("?>", "<? ... ?>");
+        const std::string_view declaration = document_.substr(begin, at_ - begin);
+        constexpr std::string_view name = "encoding";
+        std::size_t value = declaration.find(name);
+        if (value == std::string_view::npos) return;
+        value = declaration.find_first_of("\"'", value + name.size());
+        if (value == std::string_view::npos) return;
+        encoding_ = declaration.substr(value + 1, declaration.find(declaration[value], value + 1) - value - 1);
+        // Text that is UTF-16 has been converted before, or it would not have begun with the letters of a declaration.
+        std::ranges::transform(encoding_, encoding_.begin(), [](unsigned char c) { return std::tolower(c); });
+        if (encoding_ == "utf8" || encoding_.starts_with("utf-16") || encoding_ == "us-ascii") encoding_ = "utf-8";
+    }
+
+    std::string to_utf8(std::string_view text)
+    {
+        if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return std::string(text);
+        if (auto converted = utf8_from(text, encoding_)) return *converted;
+        if (encoding_ != "utf-8")
+            fail("the name '" + utf8_from_latin1(text) + "' cannot be read: the file declares encoding=\"" + encoding_ +
+                 "\", which is not known or not its own. Save it as UTF-8");
+        if (!has_warned_) warnings_.push_back("its names are no UTF-8, e.g. '" + utf8_from_latin1(text) + "'; they are read as Latin-1");
+        has_warned_ = true;
+        return utf8_from_latin1(text);
+    }
+
     std::string parse_name()
     {
         const std::size_t begin = at_;
-        while (at_ < document_.size() &&
-               (std::isalnum(static_cast<unsigned char>(document_[at_])) != 0 || std::string_view("_-.:").find(document_[at_]) != std::string_view::npos))
+        while (at_ < document_.size() && (std::isalnum(static_cast<unsigned char>(document_[at_])) != 0 || static_cast<unsigned char>(document_[at_]) >= 0x80 ||
+                                          std::string_view("_-.:").find(document_[at_]) != std::string_view::npos))
             ++at_;
         if (at_ == document_.size()) fail_truncated("a tag");
         if (at_ == begin) fail("expected a name, found " + excerpt() + " at byte " + std::to_string(at_));
@@ -152,7 +213,7 @@ private:
             const std::size_t begin = ++at_;
             skip_past(std::string_view(&quote, 1), "the tag <" + element.name + ">");
             if (element.attribute(name) != nullptr) fail("<" + element.name + "> has two attributes '" + name + "'");
-            element.attributes.emplace_back(std::move(name), unescaped(document_.substr(begin, at_ - 1 - begin)));
+            element.attributes.emplace_back(std::move(name), unescaped(to_utf8(document_.substr(begin, at_ - 1 - begin))));
         }
     }
 
@@ -179,14 +240,42 @@ private:
         return element;
     }
 
+    struct Run {
+        std::string_view text;
+        bool is_literal = false;  // of CDATA, where '&' begins no entity
+    };
+
+    // Most elements have a single run of text that is not blank, of which a view is enough.
+    void set_text(XmlElement& element, const std::vector<Run>& runs)
+    {
+        constexpr std::size_t longest = std::size_t{1} << 16;
+        const auto is_blank = [](const Run& run) { return run.text.find_first_not_of(kXmlBlanks) == std::string_view::npos; };
+        const auto num_texts = runs.size() - static_cast<std::size_t>(std::ranges::count_if(runs, is_blank));
+        if (num_texts == 0) return;
+        const auto is_plain = [](char c) { return c != '&' && static_cast<unsigned char>(c) < 0x80; };
+        if (num_texts == 1) {
+            element.text = std::ranges::find_if_not(runs, is_blank)->text;
+            if (element.text.size() > longest || std::ranges::all_of(element.text, is_plain)) return;
+        }
+        auto joined = std::make_shared<std::string>();
+        for (const Run& run : runs) {
+            if (run.text.size() > longest)
+                *joined += run.text;
+            else
+                *joined += run.is_literal ? to_utf8(run.text) : unescaped(to_utf8(run.text));
+        }
+        element.text = *joined;
+        element.own_text = std::move(joined);
+    }
+
     void parse_content(XmlElement& element, int depth)
     {
+        std::vector<Run> runs;
         for (;;) {
             const std::size_t begin = at_;
             at_ = document_.find('<', at_);
             if (at_ == std::string_view::npos) fail_truncated("<" + element.name + ">");
-            const std::string_view run = document_.substr(begin, at_ - begin);
-            if (run.find_first_not_of(kXmlBlanks) != std::string_view::npos) element.text = run;
+            if (at_ > begin) runs.push_back({document_.substr(begin, at_ - begin)});
 
             if (at("</")) {
                 at_ += 2;
@@ -195,21 +284,29 @@ private:
                 if (at_ == document_.size()) fail_truncated("<" + element.name + ">");
                 if (name != element.name || !at(">")) fail("expected </" + element.name + ">, found </" + name + "> at byte " + std::to_string(at_));
                 ++at_;
+                set_text(element, runs);
                 return;
             }
-            if (at("<!--"))
-                skip_past("-->", "a comment");
-            else if (at("<![CDATA["))
-                skip_past("]]>", "<![CDATA[");
-            else if (at("<?"))
+            constexpr std::string_view literal = "<![CDATA[";
+            if (at("<!--")) {
+                skip_comment();
+            } else if (at(literal)) {
+                const std::size_t first = at_ + literal.size();
+                skip_past("]]>", std::string(literal));
+                runs.push_back({document_.substr(first, at_ - 3 - first), true});
+            } else if (at("<?")) {
                 skip_past("?>", "<? ... ?>");
-            else
+            } else {
                 element.children.push_back(parse_element(depth + 1));
+            }
         }
     }
 
     std::string_view document_;
     const std::string& where_;
+    std::vector<std::string>& warnings_;
+    std::string encoding_ = "utf-8";
+    bool has_warned_ = false;
     std::size_t at_ = 0;
 };
 
@@ -229,9 +326,9 @@ const XmlElement* XmlElement::child(std::string_view name) const
     return nullptr;
 }
 
-XmlElement parse_xml(std::string_view document, const std::string& where)
+XmlElement parse_xml(std::string_view document, const std::string& where, std::vector<std::string>& warnings)
 {
-    return XmlParser(document, where).parse_document();
+    return XmlParser(document, where, warnings).parse_document();
 }
 
 std::string xml_escaped(std::string_view text)

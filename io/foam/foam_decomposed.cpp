@@ -179,7 +179,7 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
     return folders;
 }
 
-FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& where)
+FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& where, const ReadOptions& options)
 {
     std::vector<std::vector<MeshBlock>> read;
     for (FoamRegion& processor : processors) read.push_back(processor.read());
@@ -200,7 +200,7 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
         if (name == processors.front().inner_name()) unite_zones(pieces);
         add_up_patches(pieces);
         const MeshKind kind = pieces.front().kind;
-        Mesh mesh = merge_pieces(std::move(pieces), kind, where);
+        Mesh mesh = merge_pieces(std::move(pieces), kind, where, options);
         std::erase_if(mesh.cell_data, [](const DataArray& array) { return array.name() == "GlobalCellIds"; });
         result.blocks.push_back({name, std::move(mesh)});
     }

@@ -25,6 +25,6 @@ std::vector<std::filesystem::path> processor_folders(const std::filesystem::path
 
 /// Reads one region from all processors and merges it. Blocks have the point array `GlobalPointIds`, ids in the region.
 /// @throws IoError, beginning with `where`, if the processors do not fit together.
-FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& where);
+FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& where, const ReadOptions& options);
 
 }  // namespace meshard

@@ -104,7 +104,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
             std::vector<FoamRegion> readers;
             for (const fs::path& processor : processors)
                 readers.emplace_back(processor, region, times_until(processor, options.time, "read_mesh: " + processor.string()), options);
-            read = read_decomposed(readers, where);
+            read = read_decomposed(readers, where, options);
         } else {
             FoamRegion reader(folder, region, times_until(folder, options.time, where), options);
             read.blocks = reader.read();
@@ -154,7 +154,7 @@ Mesh read_foam_mesh(const std::filesystem::path& path, const ReadOptions& option
     const MeshKind kind = mesh.kind;
     std::vector<Mesh> pieces;
     pieces.push_back(std::move(mesh));
-    mesh = merge_pieces(std::move(pieces), kind, where);
+    mesh = merge_pieces(std::move(pieces), kind, where, options);
     std::erase_if(mesh.point_data, [](const DataArray& array) { return array.name() == point_names; });
     return mesh;
 }

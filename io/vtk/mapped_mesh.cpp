@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/mapped_mesh.h"
 
+#include "io/bytes/read_warnings.h"
+#include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
@@ -54,6 +56,9 @@ MappedMesh::MappedMesh(const std::filesystem::path& path) : where_("read_mesh: "
     else
         fail("only .vtu, .vtp and .vtkhdf files can be read in parts" + std::string(advice));
     require_whole();
+    std::vector<std::string> warnings;
+    apply_reading_conventions(rest_, path.string(), warnings);
+    deliver_read_warnings(warnings, {});
 }
 
 void MappedMesh::fail(const std::string& what) const
@@ -83,7 +88,8 @@ void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
     if (encoding == nullptr || *encoding != "raw") fail("its arrays are not appended raw and cannot be mapped" + std::string(advice));
     if (order != nullptr && *order == "BigEndian") fail("its numbers are big endian and cannot be mapped" + std::string(advice));
     const XmlElement& grid = file.require_child(file.root(), file.type());
-    if (std::ranges::count(grid.children, "Piece", &XmlElement::name) != 1) fail("it has not exactly one piece" + std::string(advice));
+    if (std::ranges::count(grid.children, "Piece", &XmlElement::name) != 1 || !file.times().empty())
+        fail("it has not exactly one piece, of one time" + std::string(advice));
     const XmlElement& piece = file.require_child(grid, "Piece");
 
     const auto map_array = [&](const XmlElement& element, std::int64_t num_rows) {

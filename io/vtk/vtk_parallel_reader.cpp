@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/vtk_parallel_reader.h"
 
+#include "io/bytes/read_warnings.h"
+#include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -63,17 +68,58 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
     return cells;
 }
 
+/// What is wrong with ids that name points: two rows of one id that are at different places; empty if there are none. `rows` are sorted by id.
+std::string difference_of_places(const DataArray& points, std::span<const std::int32_t> rows, std::span<const std::int64_t> ids)
+{
+    return with_scalar_type(points.type(), [&]<class T>() -> std::string {
+        const auto xyz = points.values<T>();
+        const auto place = [&](std::int32_t row) { return xyz.subspan(3 * static_cast<std::size_t>(row), 3); };
+        const auto text = [&](std::int32_t row) {
+            return "(" + std::to_string(place(row)[0]) + ' ' + std::to_string(place(row)[1]) + ' ' + std::to_string(place(row)[2]) + ")";
+        };
+        double tolerance = -1;
+        for (std::size_t i = 1; i < rows.size(); ++i) {
+            const auto a = place(rows[i - 1]), b = place(rows[i]);
+            if (ids[rows[i]] != ids[rows[i - 1]] || std::ranges::equal(a, b)) continue;
+            if (tolerance < 0) {  // copies of a point that moves may differ by rounding
+                double square = 0;
+                for (std::size_t axis = 0; axis < 3; ++axis) {
+                    double least = std::numeric_limits<double>::infinity(), most = -least;
+                    for (std::size_t k = axis; k < xyz.size(); k += 3) {
+                        least = std::min(least, static_cast<double>(xyz[k]));
+                        most = std::max(most, static_cast<double>(xyz[k]));
+                    }
+                    square += (most - least) * (most - least);
+                }
+                tolerance = 1e-5 * std::sqrt(square);
+            }
+            for (std::size_t axis = 0; axis < 3; ++axis)
+                if (std::abs(static_cast<double>(a[axis]) - static_cast<double>(b[axis])) > tolerance)
+                    return "GlobalPointIds name one point, " + std::to_string(ids[rows[i]]) + ", at two places, " + text(rows[i - 1]) + " and " + text(rows[i]);
+        }
+        return {};
+    });
+}
+
 /// Merges all copies of a point: cells use the row that owns it. Returns the rows that are kept, in the order of the result.
-std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32_t>& cells)
+std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32_t>& cells, const std::string& where, const ReadOptions& options)
 {
     const auto is_duplicate = duplicates(mesh.point_data, mesh.num_points());
-    const auto ids = global_ids(mesh.point_data, "GlobalPointIds");
+    auto ids = global_ids(mesh.point_data, "GlobalPointIds");
     std::vector<std::int32_t> rows(static_cast<std::size_t>(mesh.num_points()));
     std::iota(rows.begin(), rows.end(), 0);
 
     std::vector<std::int32_t> representative = rows;
     if (!ids.empty()) {
         std::ranges::sort(rows, {}, [&](std::int32_t row) { return std::tuple(ids[row], bool(is_duplicate[row]), row); });
+        if (const std::string fault = difference_of_places(mesh.points, rows, ids); !fault.empty()) {
+            const std::string file = where.substr(where.find(": ") + 2);
+            deliver_read_warnings({file + ": its " + fault + "; they are not used, and points that pieces share stay apart"}, options);
+            ids.clear();
+            rows = representative;
+        }
+    }
+    if (!ids.empty()) {
         for (std::size_t i = 1; i < rows.size(); ++i)
             if (ids[rows[i]] == ids[rows[i - 1]]) representative[rows[i]] = representative[rows[i - 1]];
         for (std::int32_t& point : mesh.cells.indices) point = representative[point];
@@ -97,7 +143,7 @@ void drop_plain_ghost_type(std::vector<DataArray>& arrays)
 
 }  // namespace
 
-Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& where)
+Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& where, const ReadOptions& options)
 {
     if (pieces.empty()) {
         pieces.emplace_back();
@@ -105,23 +151,33 @@ Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& wh
     }
     Mesh mesh = append_meshes(std::move(pieces), where);
     const auto cells = choose_cells(mesh, where);
-    const auto points = choose_points(mesh, cells);
+    const auto points = choose_points(mesh, cells, where, options);
     Mesh merged = extract_mesh(mesh, cells, points);
     drop_plain_ghost_type(merged.point_data);
     drop_plain_ghost_type(merged.cell_data);
     return merged;
 }
 
-Mesh read_vtk_piece(const std::filesystem::path& path)
+Mesh read_vtk_piece(const std::filesystem::path& path, const ReadOptions& options)
 {
-    const VtkXmlFile file(path);
+    VtkXmlFile file(path);
+    std::vector<std::string> warnings;
+    for (const std::string& text : file.warnings()) warnings.push_back(path.string() + ": " + text);
+    if (options.time) file.choose_time(*options.time);
+    if (!options.time && file.times().size() > 1)
+        warnings.push_back(path.string() + ": it has " + std::to_string(file.times().size()) + " times, of which the first is read, " +
+                           std::to_string(file.times().front()) + "; convert --time chooses another");
     // VTK's readers crash with some unknown compressor names.
     const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
-    return for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
+    Mesh mesh = for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
+    apply_reading_conventions(mesh, path.string(), warnings);
+    deliver_read_warnings(warnings, options);
+    return mesh;
 }
 
-Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path)
+Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& options)
 {
+    const VtkXmlFile file(path);
     const bool is_surface = file.type() == "PPolyData";
     if (!is_surface && file.type() != "PUnstructuredGrid") file.fail("expected a VTKFile of type PUnstructuredGrid or PPolyData, found '" + file.type() + "'");
 
@@ -133,12 +189,12 @@ Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path
         const auto piece_path = path.parent_path() / *source;
         const auto extension = piece_path.extension();
         if (extension != (is_surface ? ".vtp" : ".vtu")) file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
-        pieces.push_back(read_vtk_piece(piece_path));
+        pieces.push_back(read_vtk_piece(piece_path, options));
     }
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
     for (const Mesh& piece : pieces)
         if (piece.kind != kind) file.fail("its pieces are of another kind than it is itself");
-    return merge_pieces(std::move(pieces), kind, file.where());
+    return merge_pieces(std::move(pieces), kind, file.where(), options);
 }
 
 }  // namespace meshard

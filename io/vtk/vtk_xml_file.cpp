@@ -3,12 +3,14 @@
 
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/base64.h"
+#include "io/bytes/text_encoding.h"
 #include "partition/error.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -35,6 +37,22 @@ bool scalar_type_from_name(std::string_view name, ScalarType& type)
     return false;
 }
 
+/// The name of the UTF-16 that a document is in: by its byte order mark, or by '<' as its first character.
+std::string_view utf16_of(std::string_view text)
+{
+    if (text.starts_with("\xFF\xFE") || text.starts_with(std::string_view("<\0", 2))) return "UTF-16LE";
+    if (text.starts_with("\xFE\xFF") || text.starts_with(std::string_view("\0<", 2))) return "UTF-16BE";
+    return {};
+}
+
+/// Whether the values of an array are text, as without any format.
+bool is_ascii(const XmlElement& element)
+{
+    const auto* format = element.attribute("format");
+    if (format != nullptr && (*format == "binary" || *format == "appended")) return false;
+    return (format != nullptr && *format == "ascii") || element.attribute("offset") == nullptr;
+}
+
 std::shared_ptr<std::byte[]> allocate(std::size_t size)
 {
     return std::shared_ptr<std::byte[]>(new std::byte[size]);
@@ -48,11 +66,17 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const 
     : where_("read_mesh: " + path.string()), file_(std::move(file))
 {
     if (file_->bytes().empty()) fail("the file is empty, a VTK XML file is expected");
-    const std::string_view text = file_->text();
+    std::string_view text = file_->text();
+    if (const auto encoding = utf16_of(text); !encoding.empty()) {
+        auto converted = utf8_from(text, encoding);
+        if (!converted) fail("it begins as " + std::string(encoding) + " and holds something else. The file is damaged");
+        converted_ = std::make_shared<const std::string>(std::move(*converted));
+        text = *converted_;
+    }
     const std::string_view beginning = text.substr(0, 1000);
     if (beginning.find('<') == std::string_view::npos || beginning[beginning.find_first_not_of("\xEF\xBB\xBF \t\r\n")] != '<')
         fail("expected a VTK XML file, which begins with '<', found something else. Is the extension right?");
-    root_ = parse_xml(text, where_);
+    root_ = parse_xml(text, where_, warnings_);
     if (root_.name != "VTKFile") fail("expected the root element <VTKFile>, found <" + root_.name + ">");
 
     if (const auto* type = root_.attribute("type")) type_ = *type;
@@ -72,6 +96,33 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const 
         if (mark == std::string_view::npos || appended->text[mark] != '_') fail("appended data do not begin with '_': the file is damaged");
         appended_ = appended->text.substr(mark + 1);
     }
+    const XmlElement* data_set = root_.child(type_);
+    const auto* times = data_set != nullptr ? data_set->attribute("TimeValues") : nullptr;
+    if (times == nullptr) return;
+    for (TextScanner scanner(*times); !scanner.at_end();) {
+        const auto time = scanner.number<double>();
+        if (!time) fail("TimeValues=\"" + *times + "\" are not numbers");
+        times_.push_back(*time);
+    }
+}
+
+void VtkXmlFile::choose_time(double wanted)
+{
+    if (times_.empty()) return;
+    const auto found = std::ranges::find_if(times_, [&](double time) { return std::abs(time - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted)); });
+    if (found == times_.end())
+        fail("it has no such time; its " + std::to_string(times_.size()) + " times are " + std::to_string(times_.front()) + " to " +
+             std::to_string(times_.back()));
+    time_step_ = static_cast<std::size_t>(found - times_.begin());
+}
+
+bool VtkXmlFile::is_of_time_step(const XmlElement& element) const
+{
+    const auto* steps = element.attribute("TimeStep");
+    if (steps == nullptr) return true;
+    bool is_of_step = false;
+    for (TextScanner scanner(*steps); !scanner.at_end() && !is_of_step;) is_of_step = scanner.number<std::size_t>() == time_step_;
+    return is_of_step;
 }
 
 void VtkXmlFile::fail(const std::string& what) const
@@ -117,17 +168,22 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     const std::string name = name_text != nullptr ? *name_text : std::string();
     const auto* type_text = element.attribute("type");
     ScalarType type{};
-    if (type_text == nullptr || !scalar_type_from_name(*type_text, type))
-        fail("array '" + name + "' has type '" + (type_text != nullptr ? *type_text : "") + "', expected one of Int8 ... UInt64, Float32, Float64, String");
+    const bool is_bits = type_text != nullptr && *type_text == "Bit";
+    if (is_bits)
+        type = ScalarType::UInt8;
+    else if (type_text == nullptr || !scalar_type_from_name(*type_text, type))
+        fail("array '" + name + "' has type '" + (type_text != nullptr ? *type_text : "") +
+             "', expected one of Int8 ... UInt64, Float32, Float64, Bit, String");
     std::int64_t num_components = 1;
     if (element.attribute("NumberOfComponents") != nullptr) num_components = read_count(element, "NumberOfComponents");
     if (num_components < 1) fail("array '" + name + "' has no components");
     if (num_rows < 0 && element.attribute("NumberOfTuples") != nullptr) num_rows = read_count(element, "NumberOfTuples");
 
-    const auto* format = element.attribute("format");
     Payload payload;
-    if (format != nullptr && *format == "ascii") {
-        payload = parse_ascii(element.text, type, name);
+    if (is_bits) {
+        payload = read_bits(element, num_rows * num_components, name);
+    } else if (is_ascii(element)) {
+        payload = type == ScalarType::String ? parse_ascii_texts(element.text, name) : parse_ascii(element.text, type, name);
     } else {
         payload = decode(find_encoded(element, name), name);
         if (swapped_) swap_bytes(payload, size_of(type));
@@ -161,18 +217,23 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
 
 VtkXmlFile::Encoded VtkXmlFile::find_encoded(const XmlElement& element, const std::string& name) const
 {
-    const auto* format = element.attribute("format");
-    if (format == nullptr || (*format != "appended" && *format != "binary"))
-        fail("array '" + name + "' has format '" + (format != nullptr ? *format : "") + "', expected ascii, binary or appended");
-    if (*format == "binary") return {trimmed(element.text), true};
-
     const auto* text = element.attribute("offset");
+    const auto* format = element.attribute("format");
+    const std::string_view values = trimmed(element.text);
+    if (format != nullptr && *format == "binary" && (text == nullptr || !values.empty())) {
+        // Some writers break base64 into lines; those that do, do so early.
+        constexpr std::size_t longest_line = 4096;
+        if (values.substr(0, longest_line).find_first_of(kXmlBlanks) == std::string_view::npos) return {values, true, element.own_text};
+        auto joined = std::make_shared<std::string>(values);
+        std::erase_if(*joined, [](char c) { return kXmlBlanks.find(c) != std::string_view::npos; });
+        return {*joined, true, joined};
+    }
     const auto offset = text != nullptr ? parse_number<std::uint64_t>(trimmed(*text)) : std::nullopt;
     if (!offset) fail("array '" + name + "' is appended but has no offset");
     if (*offset > appended_.size())
         fail("array '" + name + "' should begin at byte " + *text + " of the appended data, which are only " + std::to_string(appended_.size()) +
              " bytes long. The file is truncated or damaged");
-    return {appended_.substr(*offset), appended_is_base64_};
+    return {appended_.substr(*offset), appended_is_base64_, nullptr};
 }
 
 // Words first ... first + count - 1 of the header in front of an array, decoding only what they take.
@@ -205,20 +266,30 @@ VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string
     if (!compressor_.empty()) return inflate(encoded, name);
 
     const std::uint64_t size = read_words(encoded, 0, 1, name)[0];
-    const std::size_t available = encoded.base64 ? encoded.text.size() / 4 * 3 : encoded.text.size();
-    if (size > available || size + word_size_ > available)
+    if (size == 0) return {};
+    // Some writers encode header and values together, others each by itself: then the header's last group is padded.
+    const std::size_t header_length = base64_length(word_size_);
+    const bool is_apart = encoded.base64 && encoded.text[header_length - 3 + word_size_ % 3] == '=';
+    const std::string_view all = is_apart ? encoded.text.substr(header_length) : encoded.text;
+    const std::size_t begin = is_apart ? 0 : word_size_;
+    const std::size_t available = encoded.base64 ? all.size() / 4 * 3 : all.size();
+    if (size > available || size + begin > available)
         fail("array '" + name + "' should have " + std::to_string(size) + " bytes, but only " + std::to_string(available) +
              " are left in the file. It is truncated or damaged");
-    if (!encoded.base64) return {reinterpret_cast<const std::byte*>(encoded.text.data()) + word_size_, static_cast<std::size_t>(size), file_};
+    if (!encoded.base64) {
+        std::shared_ptr<const void> owner = file_;
+        if (converted_ != nullptr) owner = converted_;
+        return {reinterpret_cast<const std::byte*>(all.data()) + begin, static_cast<std::size_t>(size), std::move(owner)};
+    }
 
-    const std::string_view text = encoded.text.substr(0, base64_length(word_size_ + size));
+    const std::string_view text = all.substr(0, base64_length(begin + size));
     constexpr std::size_t run = std::size_t{1} << 18;  // characters
     auto bytes = allocate(text.size() / 4 * 3);
     std::atomic<std::size_t> num_decoded = 0;
     for_each_in_parallel((text.size() + run - 1) / run,
                          [&](std::size_t i) { num_decoded += decode_base64(text.substr(i * run, run), bytes.get() + i * run / 4 * 3).value_or(0); });
-    if (num_decoded < word_size_ + size) fail("array '" + name + "' is not valid base64");
-    return {bytes.get() + word_size_, static_cast<std::size_t>(size), bytes};
+    if (num_decoded < begin + size) fail("array '" + name + "' is not valid base64");
+    return {bytes.get() + begin, static_cast<std::size_t>(size), bytes};
 }
 
 // Compressed arrays: number of blocks, size of a block, size of the last block if it is shorter (else 0), the compressed size
@@ -274,20 +345,53 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
 VtkXmlFile::Payload VtkXmlFile::parse_ascii(std::string_view text, ScalarType type, const std::string& name) const
 {
     TextScanner scanner(text);
-    // Strings are written as the numbers of their bytes, each string ending in 0.
-    const ScalarType stored = type == ScalarType::String ? ScalarType::UInt8 : type;
-    return with_scalar_type(stored, [&]<class T>() -> Payload {
+    return with_scalar_type(type, [&]<class T>() -> Payload {
         auto values = std::make_shared<std::vector<T>>();
         while (!scanner.at_end()) {
             const std::string_view word = scanner.word();
             const auto value = parse_number<T>(word);
             if (!value)
                 fail("value " + std::to_string(values->size()) + " of array '" + name + "' is '" + std::string(word.substr(0, 40)) +
-                     "', expected a number of type " + std::string(to_string(stored)));
+                     "', expected a number of type " + std::string(to_string(type)));
             values->push_back(*value);
         }
         return {reinterpret_cast<const std::byte*>(values->data()), values->size() * sizeof(T), values};
     });
+}
+
+// Texts are written as the numbers of their bytes, each text ending in 0; bytes from 128 on are negative where characters have signs.
+VtkXmlFile::Payload VtkXmlFile::parse_ascii_texts(std::string_view text, const std::string& name) const
+{
+    auto bytes = std::make_shared<std::vector<std::byte>>();
+    for (TextScanner scanner(text); !scanner.at_end();) {
+        const std::string_view word = scanner.word();
+        const auto value = parse_number<int>(word);
+        if (!value || *value < -128 || *value > 255)
+            fail("value " + std::to_string(bytes->size()) + " of array '" + name + "' is '" + std::string(word.substr(0, 40)) +
+                 "', expected a byte of a text, -128 to 255");
+        bytes->push_back(static_cast<std::byte>(*value & 0xFF));
+    }
+    return {bytes->data(), bytes->size(), bytes};
+}
+
+// Bits are numbers in text, else eight a byte, the first the highest. `num_values` below 0: as many as there are.
+VtkXmlFile::Payload VtkXmlFile::read_bits(const XmlElement& element, std::int64_t num_values, const std::string& name) const
+{
+    auto values = std::make_shared<std::vector<std::uint8_t>>();
+    if (is_ascii(element)) {
+        const Payload numbers = parse_ascii(element.text, ScalarType::Int32, name);
+        for (const std::int32_t value : std::span(reinterpret_cast<const std::int32_t*>(numbers.data), numbers.size / sizeof(std::int32_t)))
+            values->push_back(value != 0 ? 1 : 0);
+    } else {
+        const Payload packed = decode(find_encoded(element, name), name);
+        const std::size_t count = num_values < 0 ? packed.size * 8 : static_cast<std::size_t>(num_values);
+        if (packed.size != (count + 7) / 8)
+            fail("array '" + name + "' should hold " + std::to_string(count) + " bits, that is " + std::to_string((count + 7) / 8) + " bytes; found " +
+                 std::to_string(packed.size) + ". The file is damaged");
+        values->resize(count);
+        for (std::size_t i = 0; i < count; ++i) (*values)[i] = std::to_integer<std::uint8_t>(packed.data[i / 8] >> (7 - i % 8)) & 1;
+    }
+    return {reinterpret_cast<const std::byte*>(values->data()), values->size(), values};
 }
 
 DataArray VtkXmlFile::split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows, std::int64_t num_components) const

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,8 +41,19 @@ public:
     /// A count, e.g. NumberOfPoints. @throws IoError if it is missing, negative or no number.
     std::int64_t read_count(const XmlElement& element, std::string_view attribute) const;
 
-    /// The values of a <DataArray> or <Array>. @throws IoError if it has not `num_rows` rows (-1: as many as it has).
+    /// The values of a <DataArray> or <Array>; of type Bit as UInt8. @throws IoError if it has not `num_rows` rows (-1: as many as it has).
     DataArray read_array(const XmlElement& element, std::int64_t num_rows) const;
+
+    /// The times of which the file has arrays (`TimeValues` of the element `type()`); most files have none.
+    const std::vector<double>& times() const { return times_; }
+    std::size_t time_step() const { return time_step_; }  ///< of `times()`, 0 before `choose_time`
+    void choose_time(double wanted);                      ///< @throws IoError if the file has times and this is none of them
+
+    /// Whether an element belongs to `time_step()`, as those do that belong to no step (attribute `TimeStep`).
+    bool is_of_time_step(const XmlElement& element) const;
+
+    /// A sentence without its end for each thing in the file that is read in another way than it is written.
+    const std::vector<std::string>& warnings() const { return warnings_; }
 
     [[noreturn]] void fail(const std::string& what) const;
 
@@ -56,6 +68,7 @@ private:
     struct Encoded {
         std::string_view text;
         bool base64 = false;
+        std::shared_ptr<const std::string> own_text;  // what `text` is a view of if that is no part of the file
     };
 
     Encoded find_encoded(const XmlElement& element, const std::string& name) const;
@@ -63,12 +76,18 @@ private:
     Payload inflate(const Encoded& encoded, const std::string& name) const;
     std::vector<std::uint64_t> read_words(const Encoded& encoded, std::size_t first, std::size_t count, const std::string& name) const;
     Payload parse_ascii(std::string_view text, ScalarType type, const std::string& name) const;
+    Payload parse_ascii_texts(std::string_view text, const std::string& name) const;
+    Payload read_bits(const XmlElement& element, std::int64_t num_values, const std::string& name) const;
     DataArray split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows, std::int64_t num_components) const;
     void swap_bytes(Payload& payload, std::size_t width) const;
 
     std::string where_;
     std::shared_ptr<const MappedFile> file_;
+    std::shared_ptr<const std::string> converted_;  // the document as UTF-8 where the file is UTF-16
     XmlElement root_;
+    std::vector<std::string> warnings_;
+    std::vector<double> times_;
+    std::size_t time_step_ = 0;
     std::string type_;
     std::string compressor_;
     Compression compression_ = Compression::None;

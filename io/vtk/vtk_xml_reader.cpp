@@ -63,7 +63,7 @@ void require_integers(const VtkXmlFile& file, const DataArray& array)
 const XmlElement& require_named(const VtkXmlFile& file, const XmlElement& parent, std::string_view name)
 {
     for (const XmlElement& element : parent.children)
-        if (const auto* found = element.attribute("Name"); found != nullptr && *found == name) return element;
+        if (const auto* found = element.attribute("Name"); found != nullptr && *found == name && file.is_of_time_step(element)) return element;
     file.fail("<" + parent.name + "> has no array '" + std::string(name) + "'");
 }
 
@@ -205,17 +205,27 @@ void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& 
         for (std::int64_t i = 0; i < part.num_rows(); ++i) mesh.cells.push_row(part.row(i));
 }
 
+const XmlElement* points_element(const VtkXmlFile& file, const XmlElement& piece)
+{
+    const XmlElement* points = piece.child("Points");
+    if (points == nullptr) return nullptr;
+    const auto found =
+        std::ranges::find_if(points->children, [&](const XmlElement& element) { return element.name == "DataArray" && file.is_of_time_step(element); });
+    return found == points->children.end() ? nullptr : &*found;
+}
+
 Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKind kind)
 {
     Mesh mesh;
     mesh.kind = kind;
     const std::int64_t num_points = file.read_count(piece, "NumberOfPoints");
-    const XmlElement* points = piece.child("Points");
-    if (points != nullptr && points->child("DataArray") != nullptr) {
-        mesh.points = file.read_array(*points->child("DataArray"), num_points);
-        if (mesh.points.num_components() != 3 || (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64))
+    if (const XmlElement* element = points_element(file, piece)) {
+        mesh.points = file.read_array(*element, num_points);
+        if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
             file.fail("points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) +
                       ", expected 3 x Float32 or Float64");
+        if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
+            mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         mesh.points.rename("Points");
     } else if (num_points > 0) {
         file.fail("<Piece> announces " + std::to_string(num_points) + " points but has no <Points>");
@@ -351,7 +361,7 @@ std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement*
     std::vector<DataArray> arrays;
     if (group == nullptr) return arrays;
     for (const XmlElement& element : group->children) {
-        if (element.name != "DataArray" && element.name != "Array") continue;
+        if ((element.name != "DataArray" && element.name != "Array") || !file.is_of_time_step(element)) continue;
         DataArray array = file.read_array(element, num_rows);
         if (array.name().empty()) array.rename("Array" + std::to_string(arrays.size()));
         add_array(arrays, std::move(array), file.where());
@@ -375,11 +385,15 @@ Mesh read_vtk_xml(const VtkXmlFile& file)
     std::vector<Mesh> pieces;
     for (const XmlElement& element : grid.children)
         if (element.name == "Piece") pieces.push_back(read_piece_element(file, element, kind));
+    if (pieces.empty() && grid.attribute("NumberOfPoints") != nullptr) pieces.push_back(read_piece_element(file, grid, kind));  // as VTK does
     if (pieces.empty()) {
         pieces.emplace_back();
         pieces.back().kind = kind;
     }
-    pieces.front().field_data = read_vtk_arrays(file, grid.child("FieldData"), -1);
+    auto& field_data = pieces.front().field_data;
+    field_data = read_vtk_arrays(file, grid.child("FieldData"), -1);
+    if (!file.times().empty() && find_array(field_data, "TimeValue") == nullptr)
+        field_data.push_back(DataArray::from("TimeValue", std::vector<double>{file.times()[file.time_step()]}));
     return append_meshes(std::move(pieces), file.where());
 }
 

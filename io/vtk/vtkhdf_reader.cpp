@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/hdf5_file.h"
+#include "io/bytes/read_warnings.h"
+#include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
@@ -181,9 +183,11 @@ private:
         mesh.kind = kind();
         const std::int64_t num_points = count_of(num_points_, part, "NumberOfPoints");
         mesh.points = root_.read("Points", at.first_point, num_points);
-        if (mesh.points.num_components() != 3 || (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64))
+        if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
             root_.fail("the points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) +
                        ", expected 3 x Float32 or Float64");
+        if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
+            mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         std::int64_t first_cell = at.first_cell[0];
         if (is_surface_) {
             first_cell = std::accumulate(at.first_cell.begin(), at.first_cell.end(), std::int64_t{0});
@@ -298,10 +302,14 @@ private:
 };
 
 /// One partition is the mesh as it was written; several are merged by their global ids.
-Mesh whole(VtkHdfReader& reader, const std::string& where)
+Mesh whole(VtkHdfReader& reader, const std::filesystem::path& path, const ReadOptions& options)
 {
+    const std::string where = "read_mesh: " + path.string();
     std::vector<Mesh> pieces = reader.read();
-    Mesh mesh = pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), reader.kind(), where);
+    std::vector<std::string> warnings;
+    for (Mesh& piece : pieces) apply_reading_conventions(piece, path.string(), warnings);
+    deliver_read_warnings(warnings, options);
+    Mesh mesh = pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), reader.kind(), where, options);
     try {
         mesh.validate();
     } catch (const InvalidInput& error) {
@@ -316,7 +324,7 @@ bool is_collection(const Hdf5Group& group)
     return type && (*type == "PartitionedDataSetCollection" || *type == "MultiBlockDataSet");
 }
 
-void collect_blocks(const Hdf5Group& group, const std::string& prefix, const ReadOptions& options, const std::string& where, int depth,
+void collect_blocks(const Hdf5Group& group, const std::string& prefix, const ReadOptions& options, const std::filesystem::path& path, int depth,
                     std::vector<MeshBlock>& blocks)
 {
     if (depth > 16) group.fail("its collections are nested more than 16 deep");
@@ -333,11 +341,11 @@ void collect_blocks(const Hdf5Group& group, const std::string& prefix, const Rea
         const Hdf5Group member = group.group(name);
         const std::string full = prefix + name;
         if (is_collection(member)) {
-            collect_blocks(member, full + "/", options, where, depth + 1, blocks);
+            collect_blocks(member, full + "/", options, path, depth + 1, blocks);
             continue;
         }
         VtkHdfReader reader(member, options.time);
-        blocks.push_back({full, whole(reader, where)});
+        blocks.push_back({full, whole(reader, path, options)});
     }
 }
 
@@ -351,11 +359,11 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
     const Hdf5Group root = file.group("VTKHDF");
     std::vector<MeshBlock> blocks;
     if (is_collection(root)) {
-        collect_blocks(root, "", options, where, 0, blocks);
+        collect_blocks(root, "", options, path, 0, blocks);
         return choose_blocks(std::move(blocks), options.blocks, where);
     }
     VtkHdfReader reader(root, options.time);
-    blocks.push_back({"", whole(reader, where)});
+    blocks.push_back({"", whole(reader, path, options)});
     return blocks;
 }
 

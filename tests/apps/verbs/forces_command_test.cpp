@@ -126,6 +126,20 @@ TEST_F(Forces, WarnOfAClosedSurfaceTurnedInwards)
     EXPECT_TRUE(fails_with(result, 0, {"warning", "inwards", "--flip-normals"}));
 }
 
+TEST_F(Forces, LeaveGhostsOutUnderAnyNameAndType)
+{
+    for (const char* file : {"levels", "levels_Int64", "level_two", "type_Float64", "type_Int32", "type_Int8", "type_UInt64", "visit_zones", "both"}) {
+        SCOPED_TRACE(file);
+        auto report =
+            meshard_json({"forces", source_path("tests/data/odd/ghosts/" + std::string(file) + ".vtp"), "--pressure-kind", "static", "--shear", "none"});
+
+        EXPECT_EQ(report["num_cells"], 6);
+        EXPECT_NEAR(report["force"]["total"][0].get<double>(), -1, 1e-12);
+    }
+    const ProgramResult other = meshard({"forces", source_path("tests/data/odd/ghosts/other_name.vtp"), "--pressure-kind", "static", "--shear", "none"});
+    EXPECT_TRUE(fails_with(other, 0, {"warning", "'is_ghost' of its cells is not understood as marks of ghosts"}));
+}
+
 TEST_F(Forces, TableSeveralFiles)
 {
     const std::string a = write("a.vtp", loaded_square());

@@ -42,6 +42,28 @@ TEST_F(PartitionVerb, ReportsPartsOfAStrip)
     EXPECT_GE(report["seconds"]["total"].get<double>(), sum);
 }
 
+TEST_F(PartitionVerb, WritesNamesThatAreNotUtf8)
+{
+    for (const char* name : {"latin1", "latin1_undeclared", "strings_latin1"}) {
+        SCOPED_TRACE(name);
+        const std::string file = source_path("tests/data/odd/xml/" + std::string(name) + ".vtu"), shards = path(name);
+
+        EXPECT_TRUE(meshard_json({"partition", file, "-n", "2", "-o", shards}).is_object());
+        EXPECT_EQ(meshard({"check", shards}).exit_code, 0);
+        EXPECT_EQ(meshard({"merge", shards, "-o", path("whole.vtu"), "--verify", file}).exit_code, 0);
+    }
+}
+
+TEST_F(PartitionVerb, SaysOnceHowAFileIsRead)
+{
+    const ProgramResult result = meshard({"partition", source_path("tests/data/odd/xml/latin1_undeclared.vtu"), "-n", "2", "-o", path("shards")});
+
+    EXPECT_EQ(result.exit_code, 0);
+    const auto first = result.err.find("are read as Latin-1");
+    ASSERT_NE(first, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find("are read as Latin-1", first + 1), std::string::npos) << result.err;
+}
+
 TEST_F(PartitionVerb, WritesShardsThatPassTheirCheck)
 {
     for (const auto& [name, mesh] : sample_meshes()) {

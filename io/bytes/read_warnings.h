@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "io/bytes/io_options.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// Sets what becomes of the warnings of readers whose caller gave no list for them (`ReadOptions::warnings`), of the whole process;
+/// without it they are dropped. A warning is one sentence without its end, which begins with the file's name.
+void set_read_warning_handler(std::function<void(const std::string&)> handler);
+
+/// Hands each warning on, once, to the list of `options` or else to the handler.
+void deliver_read_warnings(const std::vector<std::string>& warnings, const ReadOptions& options);
+
+}  // namespace meshard
