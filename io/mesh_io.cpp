@@ -46,8 +46,8 @@ Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
     if (std::filesystem::is_directory(path))
         throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
                       (std::filesystem::exists(path / "manifest.json") ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it." : ""));
-    if (extension == ".stl") return read_stl(path);
-    if (extension == ".ply") return read_ply(path);
+    if (extension == ".stl") return read_stl(path, options);
+    if (extension == ".ply") return read_ply(path, options);
     if (extension == ".obj") return read_obj(path);
     if (extension == ".vtk") return read_with_vtk(path);
     if (extension == ".vtu" || extension == ".vtp") return read_vtk_piece(path, options);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/ascii_numbers.h"
 
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <limits>
+
 namespace meshard {
 
 namespace {
@@ -34,6 +39,29 @@ std::string_view TextScanner::line()
     auto line = text_.substr(begin, (end == std::string_view::npos ? text_.size() : end) - begin);
     if (line.ends_with('\r')) line.remove_suffix(1);
     return line;
+}
+
+bool TextScanner::at_line_end()
+{
+    while (at_ < text_.size() && text_[at_] != '\n' && is_space(text_[at_])) ++at_;
+    return at_ == text_.size() || text_[at_] == '\n';
+}
+
+std::optional<double> number_of_old_windows(std::string_view word)
+{
+    const double sign = word.starts_with('-') ? -1 : 1;
+    if (word.starts_with('-') || word.starts_with('+')) word.remove_prefix(1);
+    if (!word.starts_with("1.#")) return std::nullopt;
+    word.remove_prefix(3);
+    if (word.starts_with("INF")) return std::copysign(std::numeric_limits<double>::infinity(), sign);
+    for (const std::string_view nan : {"QNAN", "SNAN", "IND"})
+        if (word.starts_with(nan)) return std::numeric_limits<double>::quiet_NaN();
+    return std::nullopt;
+}
+
+bool same_but_for_case(std::string_view a, std::string_view b)
+{
+    return std::ranges::equal(a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
 
 }  // namespace meshard

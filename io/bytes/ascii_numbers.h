@@ -19,6 +19,7 @@ public:
     bool at_end();
     std::string_view word();  ///< the next word, empty at the end
     std::string_view line();  ///< the rest of this line, without its end
+    bool at_line_end();       ///< whether nothing but white space is left of this line
     std::string_view rest() const { return text_.substr(at_); }
 
     /// The next word as a number; none if there is no word or it is no number of type T (out of range, a letter, ...).
@@ -29,6 +30,12 @@ private:
     std::string_view text_;
     std::size_t at_ = 0;
 };
+
+/// Whether two words are the same but for the case of their ASCII letters.
+bool same_but_for_case(std::string_view a, std::string_view b);
+
+/// What Windows' older libraries write for values that are not finite: `1.#INF`, `-1.#IND`, `1.#QNAN0`; none for other words.
+std::optional<double> number_of_old_windows(std::string_view word);
 
 /// The whole `text` as a number; none if it is no number of type T.
 template <class T>
@@ -43,6 +50,8 @@ std::optional<T> parse_number(std::string_view text)
         // Too small or too large for the type: the result of strtod, zero or infinity, as in other readers.
         if (error == std::errc::result_out_of_range && end == text.data() + text.size()) return static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
     }
+    if constexpr (std::is_floating_point_v<T>)
+        if (end != text.data() + text.size()) return static_cast<std::optional<T>>(number_of_old_windows(text));
     if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
     const T narrowed = static_cast<T>(value);
     if constexpr (!std::is_same_v<Parsed, T>)

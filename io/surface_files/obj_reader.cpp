@@ -3,6 +3,7 @@
 
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/text_encoding.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
@@ -23,7 +24,7 @@ public:
 
     Mesh read()
     {
-        TextScanner lines(file_->text());
+        TextScanner lines(without_byte_order_mark(file_->text()));
         while (!lines.at_end()) {
             ++line_;
             std::string text(lines.line());

@@ -3,6 +3,8 @@
 
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/read_warnings.h"
+#include "io/bytes/text_encoding.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
@@ -58,7 +60,7 @@ std::optional<ScalarType> ply_type(std::string_view name)
 class PlyReader {
 public:
     explicit PlyReader(const std::filesystem::path& path)
-        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")), scanner_(file_->text())
+        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")), scanner_(without_byte_order_mark(file_->text()))
     {
     }
 
@@ -68,6 +70,9 @@ public:
         for (Element& element : elements_) read_element(element);
         return finish();
     }
+
+    /// About lines that are longer than the header says, empty if there are none.
+    const std::string& warning() const { return warning_; }
 
 private:
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
@@ -124,7 +129,7 @@ private:
 
     void read_element(Element& element)
     {
-        for (std::int64_t row = 0; row < element.count; ++row)
+        for (std::int64_t row = 0; row < element.count; ++row) {
             for (Property& property : element.properties) {
                 if (!property.count_type) {
                     read_value(property.type, element, row, property.values);
@@ -138,6 +143,25 @@ private:
                 for (std::int64_t i = 0; i < length; ++i) read_value(property.type, element, row, scratch_);
                 if (element.name == "face" && (property.name == "vertex_indices" || property.name == "vertex_index")) add_face(property.type, length, row);
             }
+            if (format_ == "ascii" && !scanner_.at_line_end() && has_a_line_a_row()) {
+                if (warning_.empty())
+                    warning_ = "the line of " + element.name + " " + std::to_string(row) +
+                               " has more values than the header announces; here and on other lines they are left out";
+                scanner_.line();
+            }
+        }
+    }
+
+    /// Whether each row has a line for itself, as nearly all files have it. Others may have the next row on the same line.
+    bool has_a_line_a_row()
+    {
+        if (!has_a_line_a_row_) {
+            std::int64_t num_rows = 0, num_lines = 0;
+            for (const Element& element : elements_) num_rows += element.count;
+            for (TextScanner lines(body_); !lines.at_end(); lines.line()) ++num_lines;
+            has_a_line_a_row_ = num_lines >= num_rows;
+        }
+        return *has_a_line_a_row_;
     }
 
     void read_value(ScalarType type, const Element& element, std::int64_t row, std::vector<std::byte>& values)
@@ -208,6 +232,21 @@ private:
         return array;
     }
 
+    DataArray take_points(Element& vertices)
+    {
+        auto points = take(vertices, "Points", {"x", "y", "z"});
+        if (points && (points->type() == ScalarType::Float32 || points->type() == ScalarType::Float64)) return std::move(*points);
+        if (points) return DataArray::from("Points", points->to_doubles(), 3);
+        std::vector<double> coordinates(3 * static_cast<std::size_t>(vertices.count));
+        for (std::size_t axis = 0; axis < 3; ++axis) {
+            const std::string name(1, "xyz"[axis]);
+            const auto values = take(vertices, name, {name});
+            if (!values) fail("has no x, y and z that are numbers on its vertices");
+            for (std::int64_t row = 0; row < vertices.count; ++row) coordinates[3 * row + axis] = values->value(row);
+        }
+        return DataArray::from("Points", std::move(coordinates), 3);
+    }
+
     std::vector<DataArray> take_arrays(Element& element)
     {
         std::vector<DataArray> arrays;
@@ -233,10 +272,7 @@ private:
         mesh.kind = MeshKind::Surface;
         const auto vertices = std::ranges::find(elements_, "vertex", &Element::name);
         if (vertices == elements_.end()) fail("has no element 'vertex'");
-        auto points = take(*vertices, "Points", {"x", "y", "z"});
-        if (!points || (points->type() != ScalarType::Float32 && points->type() != ScalarType::Float64))
-            fail("has no x, y and z of type float or double on its vertices");
-        mesh.points = std::move(*points);
+        mesh.points = take_points(*vertices);
         mesh.point_data = take_arrays(*vertices);
         for (std::int64_t i = 0; i < cells_.num_rows(); ++i) mesh.cell_types.push_back(polydata_cell_type(2, cells_.offsets[i + 1] - cells_.offsets[i]));
         mesh.cells = std::move(cells_);
@@ -255,14 +291,19 @@ private:
     std::string_view body_;
     std::vector<Element> elements_;
     std::vector<std::byte> scratch_;
+    std::optional<bool> has_a_line_a_row_;
+    std::string warning_;
     Csr cells_;
 };
 
 }  // namespace
 
-Mesh read_ply(const std::filesystem::path& path)
+Mesh read_ply(const std::filesystem::path& path, const ReadOptions& options)
 {
-    return PlyReader(path).read();
+    PlyReader reader(path);
+    Mesh mesh = reader.read();
+    if (!reader.warning().empty()) deliver_read_warnings({path.string() + ": " + reader.warning()}, options);
+    return mesh;
 }
 
 }  // namespace meshard

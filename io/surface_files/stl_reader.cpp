@@ -3,6 +3,8 @@
 
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/read_warnings.h"
+#include "io/bytes/text_encoding.h"
 #include "partition/error.h"
 
 #include <array>
@@ -32,33 +34,57 @@ struct PointHash {
 
 class StlReader {
 public:
-    explicit StlReader(const std::filesystem::path& path) : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")) {}
+    StlReader(const std::filesystem::path& path, const ReadOptions& options) : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
+    {
+        read(path, options);
+    }
 
-    Mesh read()
+    Mesh finish()
+    {
+        Mesh mesh;
+        mesh.kind = MeshKind::Surface;
+        mesh.points = DataArray::from("Points", std::move(coordinates_), 3);
+        mesh.cell_types.assign(static_cast<std::size_t>(cells_.num_rows()), 5);
+        mesh.cells = std::move(cells_);
+        if (solid_names_.size() > 1) {
+            mesh.cell_data.push_back(DataArray::from("SolidId", std::move(solids_)));
+            mesh.field_data.push_back(DataArray::from_strings("SolidName", std::move(solid_names_)));
+        }
+        return mesh;
+    }
+
+private:
+    void read(const std::filesystem::path& path, const ReadOptions& options)
     {
         const auto bytes = file_->bytes();
         std::uint32_t announced = 0;
         if (bytes.size() >= header_size) std::memcpy(&announced, bytes.data() + header_size - 4, 4);
+        const std::uint64_t announced_size = header_size + triangle_size * std::uint64_t{announced};
         // Binary files too may begin with "solid"; only their size is reliable.
-        if (bytes.size() == header_size + triangle_size * std::uint64_t{announced} && bytes.size() >= header_size)
-            read_binary(announced);
-        else if (looks_like_text())
-            read_text();
-        else if (bytes.size() < header_size)
+        if (bytes.size() == announced_size) return read_binary(announced);
+        if (looks_like_text()) return read_text();
+        if (bytes.size() < header_size)
             fail("has " + std::to_string(bytes.size()) + " bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file");
-        else
-            fail("announces " + std::to_string(announced) + " triangles, that is " + std::to_string(header_size + triangle_size * std::uint64_t{announced}) +
-                 " bytes; found " + std::to_string(bytes.size()) + ". It is truncated or no STL file");
-        return finish();
+        // Writers that stream leave a count that they did not know.
+        constexpr std::uint32_t unknown = 0xFFFFFFFF;
+        const std::uint64_t found = (bytes.size() - header_size) / triangle_size;
+        if ((bytes.size() - header_size) % triangle_size != 0 || (announced > found && announced != unknown))
+            fail("announces " + std::to_string(announced) + " triangles, that is " + std::to_string(announced_size) + " bytes; found " +
+                 std::to_string(bytes.size()) + ". It is truncated or no STL file");
+        read_binary(found);
+        deliver_read_warnings(
+            {path.string() + ": it announces " + std::to_string(announced) + " triangles and has " + std::to_string(found) + "; all of them are read"},
+            options);
     }
 
-private:
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+
+    std::string_view text() const { return without_byte_order_mark(file_->text()); }
 
     bool looks_like_text() const
     {
-        TextScanner scanner(file_->text().substr(0, 1000));
-        if (scanner.word() != "solid") return false;
+        TextScanner scanner(text().substr(0, 1000));
+        if (!same_but_for_case(scanner.word(), "solid")) return false;
         return file_->text().substr(0, 1000).find('\0') == std::string_view::npos;
     }
 
@@ -71,14 +97,14 @@ private:
 
     void end_triangle() { cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size())); }
 
-    void read_binary(std::uint32_t num_triangles)
+    void read_binary(std::uint64_t num_triangles)
     {
         if (num_triangles > std::numeric_limits<std::int32_t>::max() / 3)
             fail("has " + std::to_string(num_triangles) + " triangles, at most 715827882 can be read");
         numbers_.reserve(num_triangles);
-        cells_.indices.reserve(std::size_t{3} * num_triangles);
+        cells_.indices.reserve(3 * num_triangles);
         const std::byte* at = file_->bytes().data() + header_size;
-        for (std::uint32_t i = 0; i < num_triangles; ++i, at += triangle_size) {
+        for (std::uint64_t i = 0; i < num_triangles; ++i, at += triangle_size) {
             std::array<std::array<float, 3>, 3> corners;
             std::memcpy(corners.data(), at + 12, sizeof corners);
             for (const auto& corner : corners) add_corner(corner);
@@ -89,7 +115,7 @@ private:
     // solid NAME { facet normal X Y Z  outer loop  vertex X Y Z (3 times)  endloop  endfacet } endsolid NAME
     void read_text()
     {
-        TextScanner scanner(file_->text());
+        TextScanner scanner(text());
         while (!scanner.at_end()) {
             expect(scanner, "solid");
             std::string name(scanner.line());
@@ -105,13 +131,19 @@ private:
         const auto solid = static_cast<std::int32_t>(solid_names_.size());
         for (;;) {
             const std::string_view word = next_word(scanner);
-            if (word == "endsolid") {
+            if (is(word, "endsolid")) {
                 scanner.line();
                 return;
             }
-            if (word != "facet") fail_expected("facet' or 'endsolid", word);
-            expect(scanner, "normal");
-            for (int i = 0; i < 3; ++i) next_word(scanner);
+            if (is(word, "color")) {  // of the solid, in some programs' files
+                scanner.line();
+                continue;
+            }
+            if (!is(word, "facet")) fail_expected("facet' or 'endsolid", word);
+            if (!scanner.at_line_end()) {  // some facets have no normal
+                expect(scanner, "normal");
+                for (int i = 0; i < 3; ++i) next_word(scanner);
+            }
             expect(scanner, "outer");
             expect(scanner, "loop");
             for (int corner = 0; corner < 3; ++corner) {
@@ -139,30 +171,19 @@ private:
         return word;
     }
 
+    // Some programs write keywords in capitals.
+    static bool is(std::string_view word, std::string_view keyword) { return word == keyword || same_but_for_case(word, keyword); }
+
     void expect(TextScanner& scanner, std::string_view expected) const
     {
         const std::string_view word = next_word(scanner);
-        if (word != expected) fail_expected(expected, word);
+        if (!is(word, expected)) fail_expected(expected, word);
     }
 
     [[noreturn]] void fail_expected(std::string_view expected, std::string_view found) const
     {
         fail("is no valid STL file: expected '" + std::string(expected) + "' in triangle " + std::to_string(cells_.num_rows()) + ", found '" +
              std::string(found.substr(0, 40)) + "'");
-    }
-
-    Mesh finish()
-    {
-        Mesh mesh;
-        mesh.kind = MeshKind::Surface;
-        mesh.points = DataArray::from("Points", std::move(coordinates_), 3);
-        mesh.cell_types.assign(static_cast<std::size_t>(cells_.num_rows()), 5);
-        mesh.cells = std::move(cells_);
-        if (solid_names_.size() > 1) {
-            mesh.cell_data.push_back(DataArray::from("SolidId", std::move(solids_)));
-            mesh.field_data.push_back(DataArray::from_strings("SolidName", std::move(solid_names_)));
-        }
-        return mesh;
     }
 
     std::string where_;
@@ -176,9 +197,9 @@ private:
 
 }  // namespace
 
-Mesh read_stl(const std::filesystem::path& path)
+Mesh read_stl(const std::filesystem::path& path, const ReadOptions& options)
 {
-    return StlReader(path).read();
+    return StlReader(path, options).finish();
 }
 
 }  // namespace meshard

@@ -256,6 +256,7 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
             at += 1 + static_cast<std::size_t>(stream[at]);
         }
         if (stream[0] < 0 || at != stream.size()) damaged();
+        if (const auto fault = polyhedron_fault(cell, mesh.cells.row(mesh.cells.num_rows() - 1), stream); !fault.empty()) fail(fault + ". The file is damaged");
     }
     streams.offsets.push_back(streams.num_entries());
 }

@@ -11,7 +11,10 @@
 #include <vtkMultiBlockDataSet.h>
 #include <vtkStreamingDemandDrivenPipeline.h>
 #endif
+#include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/text_encoding.h"
+#include "io/vtk/legacy_text.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
@@ -291,6 +294,46 @@ Mesh validated(Mesh mesh, const std::string& where)
     return mesh;
 }
 
+template <class Reader>
+Mesh converted_by_vtk(Reader& reader, const std::string& where)
+{
+    vtkSmartPointer<vtkDataObject> object;
+    std::string errors;
+    try {
+        const CapturedMessages messages;
+        reader.Update();
+        object = reader.GetOutput();
+        errors = messages.errors();
+    } catch (const std::bad_alloc&) {
+        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+    } catch (const std::length_error&) {
+        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+    }
+    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+    return validated(VtkConverter(where).convert(*object), where);
+}
+
+vtkSmartPointer<vtkGenericDataObjectReader> legacy_reader()
+{
+    auto reader = vtkSmartPointer<vtkGenericDataObjectReader>::New();
+    reader->ReadAllScalarsOn();
+    reader->ReadAllVectorsOn();
+    reader->ReadAllNormalsOn();
+    reader->ReadAllTensorsOn();
+    reader->ReadAllColorScalarsOn();
+    reader->ReadAllTCoordsOn();
+    reader->ReadAllFieldsOn();
+    return reader;
+}
+
+Mesh read_xml_with_vtk(const std::filesystem::path& path, const std::string& where)
+{
+    vtkNew<vtkXMLGenericDataObjectReader> reader;
+    reader->SetFileName(path.c_str());
+    return converted_by_vtk(*reader, where);
+}
+
 enum class CompositeFormat { None, Cgns, EnSight, Exodus };
 
 CompositeFormat composite_format(const std::filesystem::path& path)
@@ -417,41 +460,35 @@ Mesh read_with_vtk(const std::filesystem::path& path)
 {
     const std::string where = "read_mesh: " + path.string();
     const bool is_legacy = path.extension() != ".vtu" && path.extension() != ".vtp";
+    if (!is_legacy) return read_xml_with_vtk(path, where);
     const auto file = MappedFile::open(path, "read_mesh");
-    if (is_legacy && !file->text().starts_with("# vtk DataFile"))
-        throw IoError(where + " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
-
-    vtkSmartPointer<vtkDataObject> object;
-    std::string errors;
-    try {
-        const CapturedMessages messages;
-        if (is_legacy) {
-            vtkNew<vtkGenericDataObjectReader> reader;
-            reader->SetFileName(path.c_str());
-            reader->ReadAllScalarsOn();
-            reader->ReadAllVectorsOn();
-            reader->ReadAllNormalsOn();
-            reader->ReadAllTensorsOn();
-            reader->ReadAllColorScalarsOn();
-            reader->ReadAllTCoordsOn();
-            reader->ReadAllFieldsOn();
-            reader->Update();
-            object = reader->GetOutput();
-        } else {
-            vtkNew<vtkXMLGenericDataObjectReader> reader;
-            reader->SetFileName(path.c_str());
-            reader->Update();
-            object = reader->GetOutput();
-        }
-        errors = messages.errors();
-    } catch (const std::bad_alloc&) {
-        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
-    } catch (const std::length_error&) {
-        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+    const std::string_view text = without_byte_order_mark(file->text());
+    if (!text.starts_with("# vtk DataFile")) throw IoError(where + " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
+    const auto reader = legacy_reader();
+    std::string own_text;  // the reader keeps a pointer to it
+    if (text.size() == file->text().size()) {
+        reader->SetFileName(path.c_str());
+    } else {
+        own_text = text;
+        reader->ReadFromInputStringOn();
+        reader->SetBinaryInputString(own_text.data(), static_cast<int>(own_text.size()));
     }
-    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
-    if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
-    return validated(VtkConverter(where).convert(*object), where);
+    try {
+        return converted_by_vtk(*reader, where);
+    } catch (const IoError&) {
+        TextScanner header(text);
+        for (int line = 0; line < 2; ++line) header.line();
+        if (!same_but_for_case(header.word(), "ASCII") || text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) / 2) throw;
+        for (int attempt = 0; attempt < LegacyText::most_attempts; ++attempt) {
+            const LegacyText finite(text, attempt);
+            if (!finite.has_stand_ins()) break;
+            const auto again = legacy_reader();
+            again->ReadFromInputStringOn();
+            again->SetBinaryInputString(finite.text().data(), static_cast<int>(finite.text().size()));
+            if (Mesh mesh = converted_by_vtk(*again, where); finite.restore(mesh)) return mesh;
+        }
+        throw;
+    }
 }
 
 bool is_vtk_composite(const std::filesystem::path& path)

@@ -183,6 +183,10 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
             file.fail(fault + ". The file is damaged");
     if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end())
         mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
+    for (std::int64_t cell = 0; cell < mesh.face_streams.num_rows(); ++cell)
+        if (mesh.cell_types[cell] == kPolyhedron)
+            if (const auto fault = polyhedron_fault(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)); !fault.empty())
+                file.fail(fault + ". The file is damaged");
 }
 
 void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& mesh)

@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 #include "partition/mesh/cell_type.h"
+#include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
 
 #include <algorithm>
@@ -60,6 +61,7 @@ void validate_face_stream(const Mesh& mesh, std::int64_t cell)
         at += 1 + num_points;
     }
     if (at != stream.size()) fail("has " + std::to_string(stream.size() - at) + " entries after its " + std::to_string(stream[0]) + " faces.");
+    if (const auto fault = polyhedron_fault(cell, mesh.cells.row(cell), stream); !fault.empty()) throw InvalidInput("Mesh: " + fault + ".");
 }
 
 void validate_face_streams(const Mesh& mesh)

@@ -21,7 +21,7 @@ enum class MeshKind : std::uint8_t {
 /// Geometry and named arrays on it. A point cloud is a mesh without cells.
 ///
 /// Holds (checked by `validate`): points are (num_points, 3) Float32 or Float64; point indices lie in [0, num_points);
-/// one type a cell; a face stream for each polyhedron and for no other cell; point data have num_points rows, cell data
+/// one type a cell; a face stream for each polyhedron, of its points, and for no other cell; point data have num_points rows, cell data
 /// num_cells rows; names are unique within each group.
 struct Mesh {
     MeshKind kind = MeshKind::Unstructured;

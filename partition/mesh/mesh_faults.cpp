@@ -144,6 +144,21 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
 
 }  // namespace
 
+std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream)
+{
+    std::size_t at = 1;
+    for (std::int32_t face = 0; face < stream[0]; ++face) {
+        const auto of_face = stream.subspan(at + 1, static_cast<std::size_t>(stream[at]));
+        for (const std::int32_t point : of_face)
+            if (std::ranges::find(points, point) == points.end())
+                return "cell " + std::to_string(cell) + " (polyhedron) lists " + std::to_string(points.size()) + " points, but its face " +
+                       std::to_string(face) + " uses point " + std::to_string(point) +
+                       ", which is not among them. The connectivity of a polyhedron must have every point of its faces";
+        at += 1 + of_face.size();
+    }
+    return {};
+}
+
 std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points)
 {
     const CellType& known = cell_type_of(type);

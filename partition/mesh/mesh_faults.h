@@ -4,6 +4,7 @@
 #include "partition/mesh/mesh.h"
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@ namespace meshard {
 
 /// Message about a cell whose number of points does not fit its type, e.g. `cell 7 (pyramid) has 8 points, expected 5`; empty if it fits.
 std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points);
+
+/// Message about a polyhedron whose faces (a face stream that is valid by itself) use a point that is not among `points`, those of the cell;
+/// empty if there is none.
+std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
 
 /// Suspicious points and cells of a mesh that can be used all the same.
 struct MeshFaults {

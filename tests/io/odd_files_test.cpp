@@ -190,6 +190,9 @@ std::string name_of(const testing::TestParamInfo<OddFile>& info)
 INSTANTIATE_TEST_SUITE_P(VtkXml, OddFiles, testing::ValuesIn(odd_files({".vtu", ".vtp", ".pvtu", ".pvtp"})), name_of);
 
 INSTANTIATE_TEST_SUITE_P(Legacy, OddFiles, testing::ValuesIn(odd_files({".vtk"})), name_of);
+INSTANTIATE_TEST_SUITE_P(Stl, OddFiles, testing::ValuesIn(odd_files({".stl"})), name_of);
+INSTANTIATE_TEST_SUITE_P(Ply, OddFiles, testing::ValuesIn(odd_files({".ply"})), name_of);
+INSTANTIATE_TEST_SUITE_P(Obj, OddFiles, testing::ValuesIn(odd_files({".obj"})), name_of);
 
 }  // namespace
 }  // namespace meshard
