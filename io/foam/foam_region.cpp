@@ -5,6 +5,7 @@
 #include "io/foam/face_cells.h"
 #include "io/foam/foam_field.h"
 #include "io/foam/foam_file.h"
+#include "io/foam/patch_condition.h"
 #include "io/vtk/vtk_xml_reader.h"
 
 #include <algorithm>
@@ -27,12 +28,12 @@ DataArray as_type(const DataArray& array, ScalarType type)
     return DataArray::from("", std::vector<float>(values.begin(), values.end()), array.num_components());
 }
 
-/// The entry of a patch: by its name, one of its groups, or the last pattern that fits.
+/// The entry of a patch: that of its name, else the last of one of its groups, else the last pattern that fits.
 const FoamEntry* condition_of(const FoamEntry& boundary, const FoamPatch& patch)
 {
     if (const FoamEntry* entry = boundary.find(patch.name)) return entry;
-    for (const std::string& group : patch.groups)
-        if (const FoamEntry* entry = boundary.find(group)) return entry;
+    for (auto entry = boundary.entries.rbegin(); entry != boundary.entries.rend(); ++entry)
+        if (std::ranges::find(patch.groups, entry->key) != patch.groups.end()) return &*entry;
     for (auto entry = boundary.entries.rbegin(); entry != boundary.entries.rend(); ++entry) {
         try {
             if (std::regex_match(patch.name, std::regex(entry->key, std::regex::extended))) return &*entry;
@@ -363,20 +364,35 @@ void FoamRegion::read_field(FoamFile& file, const std::string& name, Mesh& cells
         if (kind.on_points)
             add(patch_meshes_[i], values->gather(patch_points_[i]));
         else
-            add(patch_meshes_[i], patch_values(file, field, patches_[i], *values, kind.num_components));
+            add(patch_meshes_[i], values_on(patches_[i], file, name, field, *values));
     }
     if (wants_cells) add(cells, std::move(*values));
 }
 
-DataArray FoamRegion::patch_values(const FoamFile& file, const FoamEntry& field, const FoamPatch& patch, const DataArray& inside, int num_components) const
+DataArray FoamRegion::values_on(const FoamPatch& patch, const FoamFile& file, const std::string& name, const FoamEntry& field, const DataArray& inside)
 {
     const FoamEntry* boundary = field.find("boundaryField");
     const FoamEntry* entry = boundary == nullptr ? nullptr : condition_of(*boundary, patch);
+    const std::vector<std::int32_t> behind(owner_.begin() + patch.start, owner_.begin() + patch.start + patch.num_faces);
+    // Patches of types like `symmetryPlane` and `empty` are conditions themselves.
+    PatchCondition condition{.type = entry != nullptr ? entry->word("type") : patch.type, .entry = entry, .behind = inside.gather(behind), .note = {}};
+    auto& geometry = geometries_.try_emplace(patch.name, points_, faces_, owner_, neighbour_, patch.start, patch.num_faces).first->second;
+    DataArray values = patch_values(file, condition, geometry, [&](const std::string& flux) { return flux_through(patch, flux); });
+    if (!condition.note.empty()) warn("the field '" + name + "' has the values of the cells behind on the patch '" + patch.name + "': " + condition.note);
+    return as_type(values, inside.type());
+}
+
+std::optional<DataArray> FoamRegion::flux_through(const FoamPatch& patch, const std::string& name)
+{
+    const auto [found, is_new] = fluxes_.try_emplace(name);
+    const fs::path path = times_.back().path / region_ / name;
+    if (is_new && FoamFile::exists(path))
+        if (auto file = FoamFile::open_if_foam(path); file && file->class_name() == "surfaceScalarField")
+            found->second = file->read_dictionary(std::max(num_cells_, points_.num_rows()) + faces_.num_rows());
+    const FoamEntry* boundary = found->second ? found->second->find("boundaryField") : nullptr;
+    const FoamEntry* entry = boundary == nullptr ? nullptr : condition_of(*boundary, patch);
     const FoamEntry* value = entry == nullptr ? nullptr : entry->find("value");
-    if (value != nullptr)
-        if (const auto values = foam_field_values(file, *value, patch.num_faces, num_components)) return as_type(*values, inside.type());
-    std::vector<std::int32_t> behind(owner_.begin() + patch.start, owner_.begin() + patch.start + patch.num_faces);
-    return inside.gather(behind);
+    return value == nullptr ? std::nullopt : foam_field_values(FoamFile(path), *value, patch.num_faces, 1);
 }
 
 }  // namespace meshard

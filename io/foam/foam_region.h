@@ -2,20 +2,21 @@
 #pragma once
 
 #include "io/bytes/io_options.h"
+#include "io/foam/foam_file.h"
+#include "io/foam/patch_geometry.h"
 #include "io/vtk/mesh_blocks.h"
 #include "partition/csr.h"
 #include "partition/mesh/data_array.h"
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace meshard {
-
-class FoamFile;
-struct FoamEntry;
 
 /// A folder of fields, e.g. `0.5`.
 struct FoamTime {
@@ -79,7 +80,8 @@ private:
     Mesh make_patch(std::size_t index);
     void read_fields(Mesh& cells, bool wants_cells);
     void read_field(FoamFile& file, const std::string& name, Mesh& cells, bool wants_cells);
-    DataArray patch_values(const FoamFile& file, const FoamEntry& field, const FoamPatch& patch, const DataArray& inside, int num_components) const;
+    DataArray values_on(const FoamPatch& patch, const FoamFile& file, const std::string& name, const FoamEntry& field, const DataArray& inside);
+    std::optional<DataArray> flux_through(const FoamPatch& patch, const std::string& name);
 
     std::filesystem::path folder_;
     std::string region_, inner_name_;
@@ -93,6 +95,8 @@ private:
     std::vector<Mesh> patch_meshes_;
     std::vector<std::vector<std::int32_t>> patch_points_;  // of the whole region
     std::vector<std::int32_t> local_points_;
+    std::map<std::string, PatchGeometry> geometries_;         // by patch
+    std::map<std::string, std::optional<FoamEntry>> fluxes_;  // by name, read when a condition asks for them
 };
 
 }  // namespace meshard

@@ -192,6 +192,7 @@ INSTANTIATE_TEST_SUITE_P(VtkXml, OddFiles, testing::ValuesIn(odd_files({".vtu", 
 INSTANTIATE_TEST_SUITE_P(Legacy, OddFiles, testing::ValuesIn(odd_files({".vtk"})), name_of);
 INSTANTIATE_TEST_SUITE_P(Stl, OddFiles, testing::ValuesIn(odd_files({".stl"})), name_of);
 INSTANTIATE_TEST_SUITE_P(Ply, OddFiles, testing::ValuesIn(odd_files({".ply"})), name_of);
+INSTANTIATE_TEST_SUITE_P(Foam, OddFiles, testing::ValuesIn(odd_files({".foam"})), name_of);
 INSTANTIATE_TEST_SUITE_P(Obj, OddFiles, testing::ValuesIn(odd_files({".obj"})), name_of);
 
 }  // namespace
