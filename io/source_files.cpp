@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/source_files.h"
 
+#include "io/bytes/file_pattern.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/xml.h"
 #include "io/foam/foam_reader.h"
 #include "partition/error.h"
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <glob.h>
 #include <optional>
 #include <set>
 #include <string>
@@ -30,17 +31,39 @@ std::string_view separators_in(const fs::path& path)
     return extension == ".case" ? " \t\r\n" : "";
 }
 
-/// Files of that name; `*`, which EnSight writes for a digit, matches any single character.
+/// Files of that name in a case file; `*`, which EnSight writes for a digit, matches any single character.
 std::vector<fs::path> files_named(const fs::path& folder, std::string_view name)
 {
-    std::string pattern = (folder / name).string();
-    if (pattern.find('*') == std::string::npos) return {pattern};
-    std::ranges::replace(pattern, '*', '?');
-    glob_t found{};
-    std::vector<fs::path> files;
-    if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    ::globfree(&found);
-    return files;
+    if (name.find('*') == std::string_view::npos) return {folder / name};
+    std::string pattern;
+    for (const char c : name) pattern += c == '*' ? "?" : pattern_of_text(std::string_view(&c, 1));
+    return files_matching(folder, pattern);
+}
+
+/// Every value of an attribute.
+void add_attributes(const XmlElement& element, std::vector<std::string>& values)
+{
+    for (const auto& [name, value] : element.attributes) values.push_back(value);
+    for (const XmlElement& child : element.children) add_attributes(child, values);
+}
+
+std::vector<std::string> words_in(std::string_view text, std::string_view separators)
+{
+    try {
+        std::vector<std::string> values, ignored;
+        if (text.find("<VTKFile") != std::string_view::npos) {
+            add_attributes(parse_xml(text, "", ignored), values);
+            return values;
+        }
+    } catch (const IoError&) {  // a damaged file: its reader says so
+    }
+    std::vector<std::string> words;
+    while (!text.empty()) {
+        const auto end = std::min(text.find_first_of(separators), text.size());
+        if (end > 0) words.emplace_back(text.substr(0, end));
+        text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    return words;
 }
 
 /// Takes every word that is the name of a file: the result may have more files than are read.
@@ -52,13 +75,9 @@ void add_with_named_files(const fs::path& path, std::set<fs::path>& files)
     if (separators.empty()) return;
     const auto file = MappedFile::open(path, "read_mesh");
     constexpr std::size_t longest_name = 4096;
-    for (std::string_view text = file->text(); !text.empty();) {
-        const auto end = std::min(text.find_first_of(separators), text.size());
-        if (const auto word = text.substr(0, end); !word.empty() && word.size() < longest_name) {
+    for (const std::string& word : words_in(file->text(), separators))
+        if (word.size() < longest_name)
             for (const auto& name : files_named(path.parent_path(), word)) add_with_named_files(name, files);
-        }
-        text.remove_prefix(std::min(end + 1, text.size()));
-    }
 }
 
 std::optional<double> time_named(const std::string& name)

@@ -2,6 +2,7 @@
 #include "apps/cases/case_list.h"
 
 #include "apps/cases/split_manifest.h"
+#include "io/bytes/file_pattern.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
@@ -12,7 +13,6 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
-#include <glob.h>
 #include <numeric>
 #include <random>
 #include <regex>
@@ -25,20 +25,23 @@ namespace {
 
 using Row = std::map<std::string, std::string>;
 
-std::vector<std::filesystem::path> matching_files(const std::string& pattern)
-{
-    glob_t found{};
-    std::vector<std::filesystem::path> files;
-    if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    ::globfree(&found);
-    return files;
-}
+/// A pattern of the configuration, relative to `root`. Only the pattern's own part is one: `root` may be called `runs [a]`.
+struct CasePattern {
+    std::filesystem::path root;
+    std::string pattern;
 
-/// What the last `*` of `pattern` stands for in `path`.
-std::string last_wildcard(const std::string& pattern, const std::string& path)
+    std::string text() const { return (root / pattern).string(); }
+    bool has_star() const { return pattern.find('*') != std::string::npos; }
+    std::vector<std::filesystem::path> files() const { return files_matching(root, pattern); }
+};
+
+/// What the last `*` of `pattern` stands for in a file that matches it.
+std::string last_wildcard(const CasePattern& pattern, const std::filesystem::path& file)
 {
+    std::string path = file.string();
+    if (const auto whole = pattern.text(); path.size() >= whole.size() - pattern.pattern.size()) path.erase(0, whole.size() - pattern.pattern.size());
     std::string expression;
-    for (const char c : pattern) {
+    for (const char c : pattern.pattern) {
         if (c == '*')
             expression += "([^/]*)";
         else if (std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_')
@@ -47,7 +50,7 @@ std::string last_wildcard(const std::string& pattern, const std::string& path)
             expression += std::string("\\") + c;
     }
     std::smatch match;
-    if (!std::regex_match(path, match, std::regex(expression))) return std::filesystem::path(path).stem().string();
+    if (!std::regex_match(path, match, std::regex(expression)) || match.size() == 1) return file.stem().string();
     return match[match.size() - 1].str();
 }
 
@@ -150,17 +153,17 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
 }
 
 /// Of files with one row each, whose case is what the pattern's last `*` stands for.
-std::map<std::string, Row> read_case_files(const std::string& pattern)
+std::map<std::string, Row> read_case_files(const CasePattern& pattern)
 {
-    const auto files = matching_files(pattern);
-    if (files.empty()) throw InvalidInput("no case table matches " + pattern + ". data.cases is relative to data.root.");
+    const auto files = pattern.files();
+    if (files.empty()) throw InvalidInput("no case table matches " + pattern.text() + ". data.cases is relative to data.root.");
     std::map<std::string, Row> table;
     for (const auto& file : files) {
         auto rows = read_table_rows(file);
         if (rows.size() != 1)
             throw IoError("case table " + file.string() + " has " + std::to_string(rows.size()) + " rows; expected one, since data.cases has a *.");
-        if (!table.emplace(last_wildcard(pattern, file.string()), std::move(rows[0])).second)
-            throw InvalidInput("two case tables match " + pattern + " with the id of " + file.string() + ".");
+        if (!table.emplace(last_wildcard(pattern, file), std::move(rows[0])).second)
+            throw InvalidInput("two case tables match " + pattern.text() + " with the id of " + file.string() + ".");
     }
     return table;
 }
@@ -170,8 +173,8 @@ std::map<std::string, Row> read_case_tables(const DataConfig& data)
 {
     std::map<std::string, Row> all;
     for (const auto& name : data.case_tables) {
-        const auto path = data.root / name;
-        for (auto& [id, row] : name.find('*') == std::string::npos ? read_case_table(path) : read_case_files(path.string())) all[id].merge(row);
+        const CasePattern pattern{data.root, name};
+        for (auto& [id, row] : pattern.has_star() ? read_case_files(pattern) : read_case_table(data.root / name)) all[id].merge(row);
     }
     return all;
 }
@@ -197,20 +200,20 @@ const std::string& column_of(const CaseSource& source, const std::string& column
 
 /// By what the pattern's last `*` stands for, or the one file of a pattern without.
 /// @param named   the pattern, in messages
-std::map<std::string, std::filesystem::path> files_by_id(const std::string& pattern, const std::string& named)
+std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& pattern, const std::string& named)
 {
     std::map<std::string, std::filesystem::path> files;
-    for (const auto& file : matching_files(pattern)) {
-        const auto id = pattern.find('*') == std::string::npos ? std::string() : last_wildcard(pattern, file.string());
+    for (const auto& file : pattern.files()) {
+        const auto id = pattern.has_star() ? last_wildcard(pattern, file) : std::string();
         if (!files.emplace(id, file).second) throw InvalidInput("two files match " + named + " with the id '" + id + "', one of them " + file.string() + ".");
     }
     return files;
 }
 
-std::map<std::string, std::filesystem::path> find_walls(const std::string& pattern)
+std::map<std::string, std::filesystem::path> find_walls(const CasePattern& pattern)
 {
-    auto walls = files_by_id(pattern, "data.wall, " + pattern + ",");
-    if (walls.empty()) throw InvalidInput("no file matches data.wall, " + pattern + ". It is relative to data.root.");
+    auto walls = files_by_id(pattern, "data.wall, " + pattern.text() + ",");
+    if (walls.empty()) throw InvalidInput("no file matches data.wall, " + pattern.text() + ". It is relative to data.root.");
     return walls;
 }
 
@@ -228,9 +231,9 @@ std::filesystem::path wall_of(const CaseSource& source, const std::map<std::stri
 /// Tells cases the file of their volume, and removes those that have none. Returns how many cases have only one of the two.
 std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volume)
 {
-    const auto pattern = (volume.root / volume.files).string();
-    const auto volumes = files_by_id(pattern, pattern);
-    if (volumes.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.volume.files.");
+    const CasePattern pattern{volume.root, volume.files};
+    const auto volumes = files_by_id(pattern, pattern.text());
+    if (volumes.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.volume.files.");
     const auto num_surfaces = std::ssize(cases);
     std::erase_if(cases, [&](auto& source) {
         const auto found = volumes.find(source.id);
@@ -239,7 +242,7 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
         return false;
     });
     if (cases.empty())
-        throw InvalidInput("no case has both a surface and a volume: none of the " + std::to_string(volumes.size()) + " files of " + pattern +
+        throw InvalidInput("no case has both a surface and a volume: none of the " + std::to_string(volumes.size()) + " files of " + pattern.text() +
                            " has the id of one of data.surface, e.g. '" + volumes.begin()->first + "'.");
     return num_surfaces + std::ssize(volumes) - 2 * std::ssize(cases);
 }
@@ -361,17 +364,17 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
 std::vector<CaseSource> find_files(const DataConfig& data)
 {
     if (!std::filesystem::is_directory(data.root)) throw IoError("data.root is " + data.root.string() + ", which is no folder.");
-    const auto pattern = (data.root / data.files).string();
-    const auto files = matching_files(pattern);
-    if (files.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.surface.");
+    const CasePattern pattern{data.root, data.files};
+    const auto files = pattern.files();
+    if (files.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.surface.");
 
     const auto table = read_case_tables(data);
     std::vector<CaseSource> cases;
     std::set<std::string> ids;
     for (const auto& file : files) {
-        CaseSource source{last_wildcard(pattern, file.string()), file, {}};
+        CaseSource source{last_wildcard(pattern, file), file, {}};
         if (!ids.insert(source.id).second)
-            throw InvalidInput("two files match " + pattern + " with the id '" + source.id + "', one of them " + file.string() + ".");
+            throw InvalidInput("two files match " + pattern.text() + " with the id '" + source.id + "', one of them " + file.string() + ".");
         if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
         cases.push_back(std::move(source));
     }
@@ -405,7 +408,7 @@ CaseLists split_cases(const std::vector<CaseSource>& cases, const DataConfig& da
 void find_walls_of(CaseLists& lists, const DataConfig& data)
 {
     if (data.wall.empty()) return;
-    const auto walls = find_walls((data.root / data.wall).string());
+    const auto walls = find_walls({data.root, data.wall});
     for (auto* part : {&lists.train, &lists.val, &lists.test}) {
         for (auto& source : *part) source.wall = wall_of(source, walls, data);
     }

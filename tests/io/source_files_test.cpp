@@ -68,6 +68,25 @@ TEST_F(SourceFiles, AreWhatAnEnsightCaseNames)
     EXPECT_EQ(files("run.case"), (Names{"run.case", "run.geo", "run.p000", "run.p001"}));
 }
 
+TEST_F(SourceFiles, OfAnEnsightCaseMayLieInFoldersWhoseNamesMeanSomethingToAShell)
+{
+    for (const std::string name : {"runs [a]", "b?", "c*", "d\\e", "~", "{f,g}"}) {
+        write(name + "/run.case", "FORMAT\ntype: ensight gold\nGEOMETRY\nmodel: sub[1]/run.geo**\nVARIABLE\nscalar per node: 1 p run?.p**\n");
+        for (const char* file : {"sub[1]/run.geo00", "run?.p01", "runs.p01", "run?.p1"}) write(name + "/" + file);
+
+        EXPECT_EQ(files(name + "/run.case"), (Names{name + "/run.case", name + "/run?.p01", name + "/sub[1]/run.geo00"}));
+    }
+}
+
+TEST_F(SourceFiles, MayBeNamedAsXmlNamesThem)
+{
+    write("all.vtm", R"(<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet><DataSet file='a.vtp'/><DataSet file="b &amp; &#99;.vtp"/>
+                        <DataSet file="d's.vtp"/></vtkMultiBlockDataSet></VTKFile>)");
+    for (const char* name : {"a.vtp", "b & c.vtp", "d's.vtp"}) write(name);
+
+    EXPECT_EQ(files("all.vtm"), (Names{"a.vtp", "all.vtm", "b & c.vtp", "d's.vtp"}));
+}
+
 TEST_F(SourceFiles, AreTheMeshesOfAnOpenFoamCaseAndItsLatestFields)
 {
     for (const char* name : {"case/a.foam", "case/system/controlDict", "case/constant/polyMesh/points", "case/0/U", "case/0.5/U", "case/0.5/polyMesh/points",

@@ -53,6 +53,23 @@ TEST_F(CaseListTest, TakesTheLastOfSeveralWildcards)
     EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"a+b"}));
 }
 
+TEST_F(CaseListTest, TakesOnlyItsOwnPartForAPattern)
+{
+    for (const char* name : {"runs [a]", "b?", "c*", "d\\e"}) {
+        SCOPED_TRACE(name);
+        data_.root = folder_ / name;
+        std::filesystem::create_directories(data_.root / "run_7");
+        for (const char* file : {"run_7/body_a+b.vtp", "run_7/wall_a+b.stl", "one [1].stl"}) write_bytes(data_.root / file, "");
+        data_.files = "run_*/body_*.vtp";
+        data_.wall = "run_*/wall_*.stl";
+
+        EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"a+b"}));
+        EXPECT_EQ(find_cases(data_, 0).train[0].wall, data_.root / "run_7/wall_a+b.stl");
+        data_.wall = "one [1].stl";
+        EXPECT_EQ(find_cases(data_, 0).train[0].wall, data_.root / "one [1].stl");
+    }
+}
+
 TEST_F(CaseListTest, FindsTheSurfaceOfEachCase)
 {
     for (const char* id : {"01", "02", "03", "04"}) write_bytes(folder_ / (std::string("body_") + id + ".stl"), "");
