@@ -10,10 +10,13 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
+#include <fcntl.h>
 #include <limits>
 #include <mutex>
 #include <string>
 #include <type_traits>
+#include <unistd.h>
 #include <vector>
 
 namespace meshard {
@@ -39,6 +42,30 @@ public:
 
 private:
     sigset_t before_;
+};
+
+/// A guard: while it lives, what is printed to standard output, where programs expect results, goes to standard error. METIS prints
+/// advice there, e.g. on weights that are zero.
+class PrintsOnStderr {
+public:
+    PrintsOnStderr()
+    {
+        std::fflush(stdout);
+        before_ = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+        if (before_ >= 0) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    }
+    ~PrintsOnStderr()
+    {
+        if (before_ < 0) return;
+        std::fflush(stdout);
+        ::dup2(before_, STDOUT_FILENO);
+        ::close(before_);
+    }
+    PrintsOnStderr(const PrintsOnStderr&) = delete;
+    PrintsOnStderr& operator=(const PrintsOnStderr&) = delete;
+
+private:
+    int before_ = -1;
 };
 
 void check_options(const Csr& graph, const MetisOptions& options)
@@ -112,6 +139,7 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     std::vector<real_t> allowed(num_weights, static_cast<real_t>(options.imbalance));
     const auto method = options.recursive ? METIS_PartGraphRecursive : METIS_PartGraphKway;
     const TerminationWaits guard;
+    const PrintsOnStderr prints;
     const int status = method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()), weights.empty() ? nullptr : weights.data(),
                               nullptr, options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()), &num_parts,
                               shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options, &edge_cut, owners.data());

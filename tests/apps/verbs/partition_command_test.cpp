@@ -42,6 +42,15 @@ TEST_F(PartitionVerb, ReportsPartsOfAStrip)
     EXPECT_GE(report["seconds"]["total"].get<double>(), sum);
 }
 
+TEST_F(PartitionVerb, PrintsItsReportAloneWhateverLibrariesPrint)
+{
+    const std::string file = source_path("tests/data/odd/verbs/zero_weights.vtu");
+
+    auto report = meshard_json({"partition", file, "-n", "8", "--weights", "array:zero", "-o", path("shards")});
+
+    EXPECT_EQ(report["num_parts"], 8);
+}
+
 TEST_F(PartitionVerb, WritesNamesThatAreNotUtf8)
 {
     for (const char* name : {"latin1", "latin1_undeclared", "strings_latin1"}) {
