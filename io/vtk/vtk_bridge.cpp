@@ -428,6 +428,18 @@ std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wa
                   std::to_string(times[count - 1]) + ".");
 }
 
+/// Rows of characters end in 0; what follows is memory that VTK 9.1 has not set.
+void clear_after_text(DataArray& array)
+{
+    if (array.type() != ScalarType::Int8 && array.type() != ScalarType::UInt8) return;
+    const auto bytes = array.mutable_bytes();
+    const auto width = static_cast<std::size_t>(array.num_components());
+    for (std::size_t row = 0; row + width <= bytes.size(); row += width) {
+        const auto text = bytes.subspan(row, width);
+        std::fill(std::ranges::find(text, std::byte{0}), text.end(), std::byte{0});
+    }
+}
+
 void collect_blocks(vtkDataObject& data, const std::string& name, const std::string& where, std::vector<MeshBlock>& blocks)
 {
     if (auto* tree = vtkMultiBlockDataSet::SafeDownCast(&data)) {
@@ -532,6 +544,9 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
     }
     if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
     if (blocks.empty()) throw IoError(where + " holds no mesh.");
+    for (MeshBlock& block : blocks)
+        for (DataArray& array : block.mesh.field_data)
+            if (array.name() == "QA_Records" || array.name() == "Info_Records") clear_after_text(array);
     for (MeshBlock& block : blocks)
         if (time && find_array(block.mesh.field_data, "TimeValue") == nullptr)
             block.mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{*time}));

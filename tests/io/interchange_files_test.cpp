@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <malloc.h>
 #include <string>
 #include <vector>
 
@@ -215,6 +216,42 @@ void write_exodus(const std::filesystem::path& path)
         }
     }
     ex_close(file);
+}
+
+TEST(InterchangeFiles, OfExodusHaveTheSameBytesEachTimeInTheirRecords)
+{
+    const TemporaryFolder folder;
+    write_exodus(folder / "a.exo");
+    float version = 0;
+    int word = 8, stored = 8;
+    const int file = ex_open((folder / "a.exo").c_str(), EX_WRITE, &word, &stored, &version);
+    ASSERT_GE(file, 0);
+    char code[MAX_STR_LENGTH + 1] = "meshard", release[MAX_STR_LENGTH + 1] = "1", date[MAX_STR_LENGTH + 1] = "today", hour[MAX_STR_LENGTH + 1] = "";
+    char* records[1][4] = {{code, release, date, hour}};
+    EXPECT_EQ(ex_put_qa(file, 1, records), 0);
+    char line[MAX_LINE_LENGTH + 1] = "a line", last[MAX_LINE_LENGTH + 1] = "";
+    char* lines[] = {line, last};
+    EXPECT_EQ(ex_put_info(file, 2, lines), 0);
+    ex_close(file);
+
+    // New memory holds other bytes each time.
+    std::vector<Mesh> read;
+    for (const int filler : {0x11, 0x77}) {
+        mallopt(M_PERTURB, filler);
+        read.push_back(read_mesh(folder / "a.exo"));
+    }
+    mallopt(M_PERTURB, 0);
+
+    EXPECT_EQ(difference(read[0], read[1]), "");
+    const auto text_of = [&](const char* name, std::int64_t row) {
+        const DataArray& array = require_array(read[0].field_data, name, "", "field");
+        std::string text;
+        for (int c = 0; c < array.num_components() && array.value(row, c) != 0; ++c) text += static_cast<char>(array.value(row, c));
+        return text;
+    };
+    EXPECT_EQ(text_of("QA_Records", 0), "meshard");
+    EXPECT_EQ(text_of("QA_Records", 2), "today");
+    EXPECT_EQ(text_of("Info_Records", 0), "a line");
 }
 
 TEST(InterchangeFiles, OfExodusKeepBlocksSideSetsAndTimes)
