@@ -60,6 +60,7 @@ public:
         vtk_files();
         collections();
         text_meshes();
+        odd_files();
         foam_cases();
         shards();
         checkpoints();
@@ -144,6 +145,22 @@ private:
                       "list uchar int vertex_indices\nend_header\n" +
                           std::string(36, '\0') + std::string("\3\0\0\0\0\1\0\0\0\2\0\0\0", 13));
         text("a.obj", "v 0 0 0\nv 1 0 0\nv 0 1 0\ng one two\nf 1/2/3 2//1 -1\nl 1 2 \\\n3\np 1\no three\nf 1 2 3\n");
+    }
+
+    /// Of each dialect one.
+    void odd_files()
+    {
+        for (const std::string name :
+             {"xml/inline_header_apart_line.vtu", "xml/appended_header_apart_64.vtu", "xml/cdata.vtu", "xml/doctype.vtu", "xml/bits_appraw.vtu",
+              "xml/strings_utf8.vtu", "xml/time_steps_moving.vtu", "xml/points_UInt16.vtu", "xml/koi8.vtu", "xml/utf16_be.vtu", "xml/latin1_undeclared.vtu",
+              "ghosts/level_two.vtp", "ghosts/fractions.vtp", "stl/upper_with_mark.stl", "stl/count_unknown.stl", "ply/extra_columns.ply",
+              "ply/mixed_coordinates.ply", "obj/latin1_groups.obj"})
+            text("odd_" + name.substr(name.find('/') + 1), read_bytes(source_path("tests/data/odd/" + name)));
+        for (const std::string name : {"conditions", "wedge"}) {
+            std::filesystem::copy(source_path("tests/data/odd/foam/" + name), folder_ / name, std::filesystem::copy_options::recursive);
+            for (const auto& field : std::filesystem::directory_iterator(folder_ / name / "10"))
+                keep(name + "/10/" + field.path().filename().string(), name, Reader::Patches);
+        }
     }
 
     void foam_cases()
@@ -238,6 +255,9 @@ bool survives_reading(const DamageSample& sample)
         switch (sample.reader) {
         case DamageSample::Reader::Mesh:
             read_mesh(sample.opened).validate();
+            break;
+        case DamageSample::Reader::Patches:
+            read_mesh(sample.opened, {.time = {}, .blocks = {"internalMesh", "boundary"}}).validate();
             break;
         case DamageSample::Reader::MappedMesh:
             read_mapped(sample.opened);

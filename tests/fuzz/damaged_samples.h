@@ -9,7 +9,7 @@ namespace meshard {
 
 /// A file whose bytes may be damaged, and how what it belongs to is read.
 struct DamageSample {
-    enum class Reader { Mesh, MappedMesh, Shards, Checkpoint, PartitionFile };
+    enum class Reader { Mesh, Patches, MappedMesh, Shards, Checkpoint, PartitionFile };
 
     std::string name;               ///< of the file below the folder of samples, with '+' for '/'
     std::filesystem::path damaged;  ///< the file whose bytes change
@@ -19,7 +19,7 @@ struct DamageSample {
 };
 
 /// Writes small files of every format that meshard reads by itself into an empty folder: each must be read there without an error. The checkpoints
-/// among them are copies of those in tests/data.
+/// and the odd ones among them are copies of those in tests/data.
 std::vector<DamageSample> make_damage_samples(const std::filesystem::path& folder);
 
 /// Reads it as users' files are read, all of it. Anything but success or an Error is thrown on.
