@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <iostream>
+#include <mutex>
 #include <new>
 #include <set>
 #include <string>
@@ -74,7 +75,10 @@ int run(const std::vector<std::string>& arguments)
     const Verb& verb = find_verb(first);
     const auto rest = std::span(arguments).subspan(1);
     // Some verbs read a file twice, which is no reason to say anything twice.
-    set_read_warning_handler([first, said = std::set<std::string>()](const std::string& text) mutable {
+    set_read_warning_handler([first](const std::string& text) {
+        static std::mutex one_at_a_time;
+        static std::set<std::string> said;
+        const std::lock_guard lock(one_at_a_time);
         if (said.insert(text).second) warn(first, text + ".");
     });
     if (!verb.run) run_in_sibling_program(first, rest);

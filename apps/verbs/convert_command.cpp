@@ -52,7 +52,9 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     app.add_option("--block", options.blocks, "read only this block, patch or zone, or all blocks of a level (boundary); may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
-    app.add_option("--time", options.time, "time to read from a case or a series, as written there")->type_name("T")->default_str("the latest");
+    app.add_option("--time", options.time, "time to read from a case, a series or a file with several times (default there: the first), as written there")
+        ->type_name("T")
+        ->default_str("the latest");
     add_compress_option(app, options.compress);
     app.add_option("--to", options.to, "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")->type_name("FORMAT");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string>
 
 namespace meshard {
 
@@ -47,8 +50,12 @@ bool TextScanner::at_line_end()
     return at_ == text_.size() || text_[at_] == '\n';
 }
 
-std::optional<double> number_of_old_windows(std::string_view word)
+std::optional<double> unusual_number(std::string_view word)
 {
+    double value = 0;
+    if (const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+        error != std::errc::invalid_argument && end == word.data() + word.size())
+        return std::strtod(std::string(word).c_str(), nullptr);
     const double sign = word.starts_with('-') ? -1 : 1;
     if (word.starts_with('-') || word.starts_with('+')) word.remove_prefix(1);
     if (!word.starts_with("1.#")) return std::nullopt;

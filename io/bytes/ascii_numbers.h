@@ -3,7 +3,6 @@
 
 #include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,8 +33,9 @@ private:
 /// Whether two words are the same but for the case of their ASCII letters.
 bool same_but_for_case(std::string_view a, std::string_view b);
 
-/// What Windows' older libraries write for values that are not finite: `1.#INF`, `-1.#IND`, `1.#QNAN0`; none for other words.
-std::optional<double> number_of_old_windows(std::string_view word);
+/// A floating number that from_chars refuses: one too small or too large for its type, which strtod makes zero or infinity as other readers
+/// do, or what Windows' older libraries write for values that are not finite (`1.#INF`, `-1.#IND`, `1.#QNAN0`). None for other words.
+std::optional<double> unusual_number(std::string_view word);
 
 /// The whole `text` as a number; none if it is no number of type T.
 template <class T>
@@ -46,13 +46,11 @@ std::optional<T> parse_number(std::string_view text)
     using Parsed = std::conditional_t<std::is_integral_v<T> && sizeof(T) == 1, int, T>;
     Parsed value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if constexpr (std::is_floating_point_v<T>) {
-        // Too small or too large for the type: the result of strtod, zero or infinity, as in other readers.
-        if (error == std::errc::result_out_of_range && end == text.data() + text.size()) return static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
+    if (error != std::errc{} || end != text.data() + text.size()) [[unlikely]] {
+        if constexpr (std::is_floating_point_v<T>)
+            if (const auto unusual = unusual_number(text)) return static_cast<T>(*unusual);
+        return std::nullopt;
     }
-    if constexpr (std::is_floating_point_v<T>)
-        if (end != text.data() + text.size()) return static_cast<std::optional<T>>(number_of_old_windows(text));
-    if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
     const T narrowed = static_cast<T>(value);
     if constexpr (!std::is_same_v<Parsed, T>)
         if (static_cast<Parsed>(narrowed) != value) return std::nullopt;

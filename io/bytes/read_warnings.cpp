@@ -2,6 +2,7 @@
 #include "io/bytes/read_warnings.h"
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -9,26 +10,33 @@ namespace meshard {
 
 namespace {
 
+using ReadWarningHandler = std::function<void(const std::string&)>;
+
 std::mutex warning_mutex;
-std::function<void(const std::string&)> warning_handler;
+std::shared_ptr<const ReadWarningHandler> warning_handler;
 
 }  // namespace
 
 void set_read_warning_handler(std::function<void(const std::string&)> handler)
 {
+    auto shared = handler ? std::make_shared<const ReadWarningHandler>(std::move(handler)) : nullptr;
     const std::lock_guard lock(warning_mutex);
-    warning_handler = std::move(handler);
+    warning_handler = std::move(shared);
 }
 
 void deliver_read_warnings(const std::vector<std::string>& warnings, const ReadOptions& options)
 {
-    const std::lock_guard lock(warning_mutex);
+    std::shared_ptr<const ReadWarningHandler> handler;
+    {
+        const std::lock_guard lock(warning_mutex);
+        handler = warning_handler;
+    }
     for (auto warning = warnings.begin(); warning != warnings.end(); ++warning) {
         if (std::find(warnings.begin(), warning, *warning) != warning) continue;
         if (options.warnings != nullptr)
             options.warnings->push_back(*warning);
-        else if (warning_handler)
-            warning_handler(*warning);
+        else if (handler)
+            (*handler)(*warning);
     }
 }
 

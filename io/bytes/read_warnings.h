@@ -10,7 +10,7 @@
 namespace meshard {
 
 /// Sets what becomes of the warnings of readers whose caller gave no list for them (`ReadOptions::warnings`), of the whole process;
-/// without it they are dropped. A warning is one sentence without its end, which begins with the file's name.
+/// without it they are dropped. A warning is one sentence without its end, which begins with the file's name. Threads may call the handler at once.
 void set_read_warning_handler(std::function<void(const std::string&)> handler);
 
 /// Hands each warning on, once, to the list of `options` or else to the handler.

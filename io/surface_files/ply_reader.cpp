@@ -97,6 +97,7 @@ private:
         }
         if (format_ != "ascii" && format_ != "binary_little_endian" && format_ != "binary_big_endian")
             fail("has format '" + format_ + "', expected ascii, binary_little_endian or binary_big_endian");
+        is_text_ = format_ == "ascii";
         body_ = scanner_.rest();
     }
 
@@ -143,7 +144,7 @@ private:
                 for (std::int64_t i = 0; i < length; ++i) read_value(property.type, element, row, scratch_);
                 if (element.name == "face" && (property.name == "vertex_indices" || property.name == "vertex_index")) add_face(property.type, length, row);
             }
-            if (format_ == "ascii" && !scanner_.at_line_end() && has_a_line_a_row()) {
+            if (is_text_ && !scanner_.at_line_end() && has_a_line_a_row()) {
                 if (warning_.empty())
                     warning_ = "the line of " + element.name + " " + std::to_string(row) +
                                " has more values than the header announces; here and on other lines they are left out";
@@ -168,7 +169,7 @@ private:
     {
         const std::size_t size = size_of(type), begin = values.size();
         values.resize(begin + size);
-        if (format_ == "ascii") {
+        if (is_text_) {
             const std::string_view word = scanner_.word();
             if (word.empty()) fail_truncated(element, row);
             with_scalar_type(type, [&]<class T>() {
@@ -288,6 +289,7 @@ private:
     std::shared_ptr<const MappedFile> file_;
     TextScanner scanner_;
     std::string format_;
+    bool is_text_ = false;
     std::string_view body_;
     std::vector<Element> elements_;
     std::vector<std::byte> scratch_;

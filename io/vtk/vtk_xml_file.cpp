@@ -217,23 +217,25 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
 
 VtkXmlFile::Encoded VtkXmlFile::find_encoded(const XmlElement& element, const std::string& name) const
 {
+    // Some writers break base64 into lines; those that do, do so early.
+    const auto base64 = [&](std::string_view text) -> Encoded {
+        constexpr std::size_t longest_line = 4096;
+        if (text.substr(0, longest_line).find_first_of(kXmlBlanks) == std::string_view::npos) return {text, true, element.own_text};
+        auto joined = std::make_shared<std::string>(text);
+        std::erase_if(*joined, [](char c) { return kXmlBlanks.find(c) != std::string_view::npos; });
+        return {*joined, true, joined};
+    };
     const auto* text = element.attribute("offset");
     const auto* format = element.attribute("format");
     const std::string_view values = trimmed(element.text);
-    if (format != nullptr && *format == "binary" && (text == nullptr || !values.empty())) {
-        // Some writers break base64 into lines; those that do, do so early.
-        constexpr std::size_t longest_line = 4096;
-        if (values.substr(0, longest_line).find_first_of(kXmlBlanks) == std::string_view::npos) return {values, true, element.own_text};
-        auto joined = std::make_shared<std::string>(values);
-        std::erase_if(*joined, [](char c) { return kXmlBlanks.find(c) != std::string_view::npos; });
-        return {*joined, true, joined};
-    }
+    if (format != nullptr && *format == "binary" && (text == nullptr || !values.empty())) return base64(values);
     const auto offset = text != nullptr ? parse_number<std::uint64_t>(trimmed(*text)) : std::nullopt;
     if (!offset) fail("array '" + name + "' is appended but has no offset");
     if (*offset > appended_.size())
         fail("array '" + name + "' should begin at byte " + *text + " of the appended data, which are only " + std::to_string(appended_.size()) +
              " bytes long. The file is truncated or damaged");
-    return {appended_.substr(*offset), appended_is_base64_, nullptr};
+    if (appended_is_base64_) return base64(trimmed(appended_.substr(*offset)));
+    return {appended_.substr(*offset), false, nullptr};
 }
 
 // Words first ... first + count - 1 of the header in front of an array, decoding only what they take.

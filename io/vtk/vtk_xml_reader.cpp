@@ -82,18 +82,29 @@ Csr read_cell_group(const VtkXmlFile& file, const XmlElement& element, std::int6
     return read_cells(file, connectivity, offsets, num_points, "<" + element.name + ">");
 }
 
-void check_polyhedron(const VtkXmlFile& file, std::span<const std::int32_t> stream, std::int64_t cell, std::int64_t num_points)
+/// That face streams are whole, and that their points are points of their cells.
+void check_polyhedra(const VtkXmlFile& file, const Mesh& mesh)
 {
-    const auto fail = [&] { file.fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged"); };
-    if (stream.empty()) fail();
-    std::size_t at = 1;
-    for (std::int32_t face = 0; face < stream[0]; ++face) {
-        if (at >= stream.size() || stream[at] < 0 || static_cast<std::size_t>(stream[at]) > stream.size() - at - 1) fail();
-        for (const std::int32_t point : stream.subspan(at + 1, stream[at]))
-            if (point < 0 || point >= num_points) fail();
-        at += 1 + static_cast<std::size_t>(stream[at]);
+    std::vector<std::int32_t> last_cell(static_cast<std::size_t>(mesh.num_points()), -1);  // that has the point
+    for (std::int32_t cell = 0; cell < mesh.face_streams.num_rows(); ++cell) {
+        if (mesh.cell_types[cell] != kPolyhedron) continue;
+        const auto stream = mesh.face_streams.row(cell);
+        const auto fail = [&] { file.fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged"); };
+        for (const std::int32_t point : mesh.cells.row(cell)) last_cell[point] = cell;
+        if (stream.empty()) fail();
+        bool has_strange = false;
+        std::size_t at = 1;
+        for (std::int32_t face = 0; face < stream[0]; ++face) {
+            if (at >= stream.size() || stream[at] < 0 || static_cast<std::size_t>(stream[at]) > stream.size() - at - 1) fail();
+            for (const std::int32_t point : stream.subspan(at + 1, stream[at])) {
+                if (point < 0 || point >= mesh.num_points()) fail();
+                has_strange = has_strange || last_cell[point] != cell;
+            }
+            at += 1 + static_cast<std::size_t>(stream[at]);
+        }
+        if (stream[0] < 0 || at != stream.size()) fail();
+        if (has_strange) file.fail(polyhedron_fault(cell, mesh.cells.row(cell), stream) + ". The file is damaged");
     }
-    if (stream[0] < 0 || at != stream.size()) fail();
 }
 
 bool has_named(const XmlElement& parent, std::string_view name)
@@ -140,11 +151,16 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
     streams.offsets.resize(static_cast<std::size_t>(num_cells) + 1);
     streams.indices.resize(static_cast<std::size_t>(faces.num_values()));
     with_scalar_type(faces.type(), [&]<class T>() {
-        std::ranges::transform(faces.values<T>(), streams.indices.begin(), [&](T value) {
-            if (static_cast<std::int64_t>(value) < 0 || static_cast<std::int64_t>(value) > std::numeric_limits<std::int32_t>::max())
-                file.fail("array 'faces' holds " + std::to_string(value) + ". The file is damaged");
-            return static_cast<std::int32_t>(value);
-        });
+        const auto values = faces.values<T>();
+        const auto in_range = [](T value) {
+            return static_cast<std::int64_t>(value) >= 0 && static_cast<std::int64_t>(value) <= std::numeric_limits<std::int32_t>::max();
+        };
+        bool all_in_range = true;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            all_in_range &= in_range(values[i]);
+            streams.indices[i] = static_cast<std::int32_t>(values[i]);
+        }
+        if (!all_in_range) file.fail("array 'faces' holds " + std::to_string(*std::ranges::find_if_not(values, in_range)) + ". The file is damaged");
     });
     with_scalar_type(ends.type(), [&]<class T>() {
         const auto values = ends.values<T>();
@@ -159,8 +175,6 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
     if (streams.offsets.back() != faces.num_values())
         file.fail("array 'faceoffsets' ends at " + std::to_string(streams.offsets.back()) + ", but 'faces' has " + std::to_string(faces.num_values()) +
                   " entries. The file is damaged");
-    for (std::int64_t i = 0; i < num_cells; ++i)
-        if (types[i] == kPolyhedron) check_polyhedron(file, streams.row(i), i, num_points);
     return streams;
 }
 
@@ -171,6 +185,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
     const XmlElement& element = file.require_child(piece, "Cells");
     mesh.cells = read_cell_group(file, element, num_cells, mesh.num_points());
     const DataArray types = read_integers(file, element, "types", num_cells);
+    mesh.cell_types.reserve(static_cast<std::size_t>(num_cells));
     with_scalar_type(types.type(), [&]<class T>() {
         for (const T type : types.values<T>()) {
             if (static_cast<std::int64_t>(type) < 0 || static_cast<std::int64_t>(type) > 255)
@@ -181,12 +196,9 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
         if (const auto fault = cell_size_fault(cell, mesh.cell_types[cell], mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell]); !fault.empty())
             file.fail(fault + ". The file is damaged");
-    if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end())
-        mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
-    for (std::int64_t cell = 0; cell < mesh.face_streams.num_rows(); ++cell)
-        if (mesh.cell_types[cell] == kPolyhedron)
-            if (const auto fault = polyhedron_fault(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)); !fault.empty())
-                file.fail(fault + ". The file is damaged");
+    if (std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) return;
+    mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
+    check_polyhedra(file, mesh);
 }
 
 void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& mesh)
