@@ -52,7 +52,7 @@ set(rooms
   "apps/cases: apps/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
   "apps/grids: apps/cases apps/settings apps/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"
   "apps/evaluation: apps/cases apps/program apps/settings io/bytes io/shards partition partition/mesh sharding/ranks"
-  "apps/python: io io/shards models/geotransolver models/graph models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/python: io io/bytes io/shards models/geotransolver models/graph models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/report: apps/cases apps/evaluation apps/grids apps/prediction apps/program apps/settings apps/training io io/bytes io/picture io/vtk partition partition/mesh sharding/tensor sharding/transport"
   "apps/store: apps/cases apps/settings io/bytes io/shards models/layers partition partition/mesh sharding/ranks sharding/tensor"
   "apps/settings: apps/program io/bytes models/layers models/registry partition"

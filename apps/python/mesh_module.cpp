@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The module `meshard._meshes`: meshes, their files and their parts as arrays of numpy. Free of torch, and loaded at its first use.
+#include "io/bytes/read_warnings.h"
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
 #include "io/shards/shard_check.h"
@@ -233,6 +234,10 @@ void bind_mesh(py::module_& module)
         .def("difference", [](const Mesh& a, const Mesh& b) { return difference(a, b); })
         .def("__repr__", [](const Mesh& m) { return to_string(m); });
     module.def("make_mesh", &make_mesh);
+    set_read_warning_handler([](const std::string& text) {
+        const py::gil_scoped_acquire gil;
+        if (PyErr_WarnEx(PyExc_UserWarning, (text + ".").c_str(), 1) < 0) throw py::error_already_set();
+    });
     module.def("read_mesh", [](const std::filesystem::path& path) { return std::make_shared<Mesh>(read_mesh(path)); }, WithoutGil());
     module.def("write_mesh", [](const std::filesystem::path& path, const SharedMesh& mesh) { write_mesh(path, *mesh); }, WithoutGil());
 }

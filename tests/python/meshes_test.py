@@ -2,6 +2,7 @@
 """Meshes as arrays of numpy; brute force, closed forms and meshio are the oracles. Run on one rank."""
 import pathlib
 import tempfile
+import warnings
 
 import meshard
 import numpy as np
@@ -48,6 +49,14 @@ def test_wrong_arrays_are_refused():
     refused(lambda: meshard.mesh(points, cells, types, cell_data={"p": np.zeros(3)}), ValueError, "p")
     refused(lambda: meshard.mesh(points, cells, types, cell_data={"c": np.zeros(24, complex)}), ValueError, "'c' is of type complex128")
     refused(lambda: meshard.partition([1, 2], 2), ValueError, "found list")
+
+
+def test_what_is_read_in_another_way_is_a_warning():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        mesh = meshard.read(pathlib.Path(__file__).parents[1] / "data/odd/xml/latin1_undeclared.vtu")
+    assert list(mesh.cell_data) == ["Température"]
+    assert len(said) == 1 and "read as Latin-1" in str(said[0].message), said
 
 
 def test_parts_are_what_brute_force_says():

@@ -89,7 +89,7 @@ def as_mesh(given: Any) -> Mesh:
 def read(path: Union[str, os.PathLike]) -> Mesh:
     """Reads a mesh from a file of any format that `meshard info` knows. Arrays of an uncompressed file are views into the mapped file.
 
-    Raises IoError (an OSError) if the file is missing, damaged or of an unknown format."""
+    What is read in another way than it is written, as names in an undeclared encoding, is a UserWarning. Raises IoError (an OSError) if the file is missing, damaged or of an unknown format."""
     return _meshes.read_mesh(path)
 
 
