@@ -78,6 +78,9 @@ void MappedMesh::require_mapped(const DataArray& array, const std::string& what)
 void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
 {
     const VtkXmlFile file(path, file_);
+    std::vector<std::string> warnings;
+    for (const std::string& text : file.warnings()) warnings.push_back(path.string() + ": " + text);
+    deliver_read_warnings(warnings, {});
     rest_.kind = file.type() == "PolyData" ? MeshKind::Surface : MeshKind::Unstructured;
     if (rest_.kind != MeshKind::Surface && file.type() != "UnstructuredGrid")
         file.fail("expected a VTKFile of type UnstructuredGrid or PolyData, found '" + file.type() + "'");

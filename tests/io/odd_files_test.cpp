@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that are legal or common but unlike what our own writers make. Each is one line of tests/data/odd/README.md, which says what is expected.
+#include "io/bytes/read_warnings.h"
 #include "io/mesh_io.h"
 #include "io/vtk/mapped_mesh.h"
 #include "partition/error.h"
@@ -200,7 +201,12 @@ INSTANTIATE_TEST_SUITE_P(VtkXml, OddFiles, testing::ValuesIn(odd_files({".vtu", 
 
 TEST(OddFile, IsMappedToo)
 {
+    std::vector<std::string> said;
+    set_read_warning_handler([&](const std::string& text) { said.push_back(text); });
     EXPECT_TRUE(can_be_mapped(source_path("tests/data/odd/ghosts/mapped.vtu")));
+    set_read_warning_handler({});
+    ASSERT_EQ(said.size(), 1u);
+    EXPECT_NE(said[0].find("are read as Latin-1"), std::string::npos) << said[0];
 }
 
 INSTANTIATE_TEST_SUITE_P(Legacy, OddFiles, testing::ValuesIn(odd_files({".vtk"})), name_of);
