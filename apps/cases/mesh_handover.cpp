@@ -40,7 +40,7 @@ std::vector<Subdomain> cut(const Mesh& whole, std::int32_t num_parts, std::int32
     const auto graph = mesh_graph(whole);
     const auto partition = partition_with_metis(graph, {.num_parts = num_parts});
     if (num_ghost_layers == 0) return extract_subdomains(whole, graph, partition, 0);
-    const auto neighbors = ghost_graph(whole, {.neighbors = GhostNeighbors::Vertex}, partition, num_ghost_layers);
+    const auto neighbors = ghost_relation(whole, {.neighbors = GhostNeighbors::Vertex}, partition, num_ghost_layers);
     return extract_subdomains(whole, partition, ghost_layers(neighbors, partition, num_ghost_layers), num_ghost_layers);
 }
 

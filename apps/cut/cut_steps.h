@@ -6,6 +6,7 @@
 #include "apps/cut/shard_sink.h"
 #include "apps/program/stage_timer.h"
 #include "partition/mesh/mesh.h"
+#include "partition/mesh/mesh_graph.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -45,8 +46,8 @@ public:
     /// Finds ghosts and measures the cut. Reports the quality, and with --contiguous the parts that are not connected.
     virtual void find_ghosts(CutJob& job) = 0;
 
-    /// The number in the file of a cell with a facet that three or more cells share; -1 if none. After `find_ghosts`.
-    virtual std::int64_t crowded_cell() const = 0;
+    /// Facets that three or more cells share, with numbers in the file. After `find_ghosts`.
+    virtual FacetCrowds crowds() const = 0;
 
     /// Passes each part to the sink of one rank.
     virtual void extract_parts(CutJob& job, ShardSink& sink) = 0;

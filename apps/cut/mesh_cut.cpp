@@ -41,6 +41,19 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces)
                           " could not be made connected within the imbalance, or the mesh itself is not connected there: " + parts + ".");
 }
 
+void warn_of_crowds(const std::string& name, const FacetCrowds& crowds)
+{
+    if (crowds.first_cell >= 0)
+        warn("partition", name + ": cell " + std::to_string(crowds.first_cell) +
+                              " has a face (on a surface: an edge) that belongs to three cells or more, so the mesh is not a manifold; these cells all count "
+                              "as neighbours.");
+    if (crowds.most_cells > most_mutual_cells)
+        warn("partition", name + ": " + std::to_string(crowds.most_cells) + " cells share one face (on a surface: an edge; of lines: a point). Of more than " +
+                              std::to_string(most_mutual_cells) +
+                              " the first ones count as neighbours of one another, and each further one as a neighbour of the one before it; ghosts by face "
+                              "are found so. --ghosts vertex takes all of them.");
+}
+
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
 {
     if (num_rows == 0 && !arguments.allow_empty) throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
@@ -196,11 +209,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     steps.cut(job);
     steps.find_ghosts(job);
     if (is_first) warn_of_pieces(report.in_pieces);
-    if (const auto crowded = steps.crowded_cell(); crowded >= 0 && is_first)
-        warn("partition",
-             source.name + ": cell " + std::to_string(crowded) +
-                 " has a face (on a surface: an edge) that belongs to three cells or more, so the mesh is not a manifold; these cells all count as "
-                 "neighbours.");
+    if (is_first) warn_of_crowds(source.name, steps.crowds());
     save(steps, job, source, messages);
     if (!arguments.preview.empty()) {
         timer.begin("preview");

@@ -62,7 +62,7 @@ private:
 void WholeSteps::find_graph(CutJob& job)
 {
     check_coordinates(mesh_, source_.name);
-    graph_ = mesh_graph(mesh_, job.arguments.threads, &crowded_);
+    graph_ = mesh_graph(mesh_, job.arguments.threads, &crowds_);
 }
 
 void WholeSteps::cut(CutJob& job)
@@ -134,7 +134,7 @@ void WholeSteps::find_ghosts(CutJob& job)
         const GhostRule rule = parse_ghost_rule(arguments.ghosts);
         ghosts_ = rule == GhostRule{}
                       ? ghost_layers(graph_, partition_, arguments.ghost_layers, arguments.threads)
-                      : ghost_layers(ghost_graph(mesh_, rule, partition_, arguments.ghost_layers), partition_, arguments.ghost_layers, arguments.threads);
+                      : ghost_layers(ghost_relation(mesh_, rule, partition_, arguments.ghost_layers), partition_, arguments.ghost_layers, arguments.threads);
     }
     if (!PartitionDump::needs_graph(dump_kinds(arguments))) graph_ = Csr{};  // not needed any more, and parts need memory
 }

@@ -22,7 +22,7 @@ public:
     void find_graph(CutJob& job) override;
     void cut(CutJob& job) override;
     void find_ghosts(CutJob& job) override;
-    std::int64_t crowded_cell() const override { return crowded_; }
+    FacetCrowds crowds() const override { return crowds_; }
     void extract_parts(CutJob& job, ShardSink& sink) override;
     void dump(CutJob& job, const std::filesystem::path& folder) override;
     void draw(CutJob& job, const std::filesystem::path& png) override;
@@ -31,7 +31,7 @@ private:
     Mesh& mesh_;
     const MeshSource& source_;
     std::int64_t num_cells_;
-    std::int32_t crowded_ = -1;
+    FacetCrowds crowds_;
     Csr graph_;
     Partition partition_;
     std::vector<GhostLayer> ghosts_;

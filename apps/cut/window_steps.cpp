@@ -157,7 +157,7 @@ void WindowSteps::find_ghosts(CutJob& job)
     report.quality = cut_->find_ghosts(job.arguments.ghost_layers, parse_ghost_rule(job.arguments.ghosts));
     for (std::size_t part = 0; job.arguments.contiguous && part < report.quality.parts.size(); ++part)
         if (report.quality.parts[part].num_components > 1) report.in_pieces.push_back(static_cast<std::int32_t>(part));
-    crowded_ = windows_->crowded_cell();
+    crowds_ = windows_->crowds();
     cut_->settle_points(windows_->take_first_cells());
     trim_memory();
 }

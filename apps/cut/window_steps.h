@@ -44,7 +44,7 @@ public:
     void find_graph(CutJob& job) override;
     void cut(CutJob& job) override;
     void find_ghosts(CutJob& job) override;
-    std::int64_t crowded_cell() const override { return crowded_; }
+    FacetCrowds crowds() const override { return crowds_; }
     void extract_parts(CutJob& job, ShardSink& sink) override;
     void dump(CutJob& job, const std::filesystem::path& folder) override;
     void draw(CutJob& job, const std::filesystem::path& png) override;
@@ -58,7 +58,7 @@ private:
     const MeshSource& source_;
     RankMessages& messages_;
     Sizes sizes_;
-    std::int64_t crowded_ = -1;
+    FacetCrowds crowds_;
     std::optional<CurveWindows> windows_;
     std::optional<WindowCut> cut_;
 };

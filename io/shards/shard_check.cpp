@@ -152,7 +152,7 @@ private:
             if (manifest_.num_ghost_layers > 0) {
                 const GhostRule rule = stated_ghost_rule();
                 ghosts = rule == GhostRule{} ? ghost_layers(graph, owners_, manifest_.num_ghost_layers)
-                                             : ghost_layers(ghost_graph(merged, rule), owners_, manifest_.num_ghost_layers);
+                                             : ghost_layers(ghost_relation(merged, rule), owners_, manifest_.num_ghost_layers);
             }
             for (const Subdomain& subdomain : subdomains_) {
                 check_ghosts(subdomain, ghosts[subdomain.part]);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace meshard {
 
@@ -14,6 +15,14 @@ namespace {
 constexpr float never = -std::numeric_limits<float>::infinity();
 constexpr double rounding = 1e-4;  // smaller gains are treated as zero
 constexpr int num_descents = 10;
+
+// A row with more neighbours than this keeps its part: counting what its move changes would take longer than the moves around it gain. Its neighbours are
+// counted by part, so that their own moves need not go through all of them.
+constexpr std::size_t most_neighbors_of_moved = 256;
+
+// Units of work beside one a row, so that the limit of work bounds the time on graphs with many neighbours a row, too.
+constexpr std::int64_t neighbors_a_unit = 32;
+constexpr std::int64_t second_neighbors_a_unit = 1024;
 
 double largest_of(const std::vector<std::int64_t>& values)
 {
@@ -42,19 +51,18 @@ void BoundarySearch::count()
     ghosts_.assign(num_parts_, 0);
     price_.assign(num_parts_, 0);
     ghost_price_.assign(num_parts_, 0);
-    std::vector<std::int32_t> seen;  // parts of the current row's neighbours
+    std::vector<std::int32_t> seen_by(num_parts_, -1);  // the last row with a neighbour in the part
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i) {
         const auto part = owners_[i];
+        if (is_hub(i))
+            for (const auto j : graph_.row(i)) ++neighbors_by_part_[i][owners_[j]];
         ++sizes_[part];
         for (std::int32_t w = 0; w < bound_.num_weights; ++w) weights_[static_cast<std::size_t>(part) * bound_.num_weights + w] += bound_.row_weight(i, w);
-        seen.clear();
         for (const auto j : graph_.row(i)) {
             const auto other = owners_[j];
             if (other == part) continue;
             ++outgoing_[part];
-            if (std::ranges::find(seen, other) != seen.end()) continue;
-            seen.push_back(other);
-            ++ghosts_[other];
+            if (std::exchange(seen_by[other], i) != i) ++ghosts_[other];
         }
     }
 }
@@ -101,32 +109,42 @@ bool BoundarySearch::fits(std::int32_t row, std::int32_t part) const
 }
 
 // Changes of the two parts' ghosts when `row`, a ghost of `to`, moves there; the ghosts of other parts stay the same.
-BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to) const
+BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to)
 {
     Changes changes{0, -1};
     bool is_seen_by_from = false;
+    std::int64_t num_visited = 0;
     for (const auto j : graph_.row(row)) {
         const auto owner = owners_[j];
         is_seen_by_from |= owner == from;
         // `j`, by way of another row or because it is the part's own.
         bool from_sees = owner == from, to_sees = owner == to;
-        for (const auto k : graph_.row(j)) {
-            if (from_sees && to_sees) break;
-            if (k == row) continue;
-            from_sees |= owners_[k] == from;
-            to_sees |= owners_[k] == to;
+        if (is_hub(j)) {
+            const auto& counts = neighbors_by_part_.at(j);
+            from_sees |= counts.at(from) > 1;  // one is `row` itself
+            to_sees |= counts.contains(to);
+        } else {
+            num_visited += std::ssize(graph_.row(j));
+            for (const auto k : graph_.row(j)) {
+                if (from_sees && to_sees) break;
+                if (k == row) continue;
+                from_sees |= owners_[k] == from;
+                to_sees |= owners_[k] == to;
+            }
         }
         changes.from -= !from_sees;
         changes.to += !to_sees;
     }
     changes.from += is_seen_by_from;
+    work_ += num_visited / second_neighbors_a_unit;
     return changes;
 }
 
 BoundarySearch::Move BoundarySearch::best_move(std::int32_t row, bool with_ghosts)
 {
     ++work_;
-    if (!options_.is_fixed.empty() && options_.is_fixed[row] != 0) return {.gain = never};
+    if ((!options_.is_fixed.empty() && options_.is_fixed[row] != 0) || is_hub(row)) return {.gain = never};
+    work_ += std::ssize(graph_.row(row)) / neighbors_a_unit;
     const auto from = owners_[row];
     edges_to_.clear();
     std::int32_t inside = 0, degree = 0;
@@ -165,6 +183,10 @@ void BoundarySearch::change_part(std::int32_t row, std::int32_t to)
         const auto part = owners_[j];
         outgoing_[from] += part == from ? 1 : -1;
         outgoing_[to] += part == to ? -1 : 1;
+        if (!is_hub(j)) continue;
+        auto& counts = neighbors_by_part_.at(j);
+        ++counts[to];
+        if (--counts[from] == 0) counts.erase(from);
     }
     --sizes_[from];
     ++sizes_[to];
@@ -206,6 +228,11 @@ void BoundarySearch::push(std::int32_t row)
     if (found.to < 0) return;
     heap_.push_back({found.gain, age_++, row});
     std::push_heap(heap_.begin(), heap_.end());
+}
+
+bool BoundarySearch::is_hub(std::int32_t row) const
+{
+    return graph_.row(row).size() > most_neighbors_of_moved;
 }
 
 std::vector<std::int32_t> BoundarySearch::boundary_rows() const

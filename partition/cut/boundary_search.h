@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,8 @@ struct BalanceBound {
 /// A search begins at one row and makes the best move in its surroundings again and again, also if it makes the partition worse; then it undoes
 /// all moves after the best partition found (Fiduccia and Mattheyses 1982, localized as by Sanders and Schulz 2011).
 /// The objective is a sum over parts: cut edges and ghosts, each times a price that grows with the part's own numbers, so that
-/// the largest boundaries shrink first. A part above its bound only loses rows, and no part loses its last row.
+/// the largest boundaries shrink first. A part above its bound only loses rows, and no part loses its last row. A row with more than 256 neighbours stays
+/// where it is.
 class BoundarySearch {
 public:
     /// @param owners changed by `run`. The graph, `owners` and the arrays in `bound` must outlive the search.
@@ -90,12 +92,13 @@ private:
     void update_prices();
     double fill(std::int32_t part) const;
     bool fits(std::int32_t row, std::int32_t part) const;
-    Changes ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to) const;
+    Changes ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to);
     Move best_move(std::int32_t row, bool with_ghosts);
     void change_part(std::int32_t row, std::int32_t to);
     Done move(std::int32_t row, const Move& found);
     void take_back_move();
     void push(std::int32_t row);
+    bool is_hub(std::int32_t row) const;  // has too many neighbours to be moved
     std::vector<std::int32_t> boundary_rows() const;
     void descend(std::span<const std::int32_t> starts);
     bool search_from(std::int32_t start);
@@ -109,8 +112,9 @@ private:
     std::vector<std::int64_t> sizes_;     // rows of each part
     std::vector<std::int64_t> outgoing_;  // edges that leave each part
     std::vector<std::int64_t> ghosts_;
-    std::vector<double> price_;        // of an outgoing edge
-    std::vector<double> ghost_price_;  // of a ghost
+    std::unordered_map<std::int32_t, std::unordered_map<std::int32_t, std::int32_t>> neighbors_by_part_;  // of each hub, without zeros
+    std::vector<double> price_;                                                                           // of an outgoing edge
+    std::vector<double> ghost_price_;                                                                     // of a ghost
     double largest_outgoing_ = 1, largest_ghosts_ = 1;
     std::vector<std::int32_t> moved_in_;  // round in which a row was moved last
     std::vector<bool> active_;            // may be a start in the next round

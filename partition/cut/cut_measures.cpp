@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -16,16 +17,13 @@ CutMeasures measure_cut(const Partition& partition, const Csr& graph)
 {
     CutMeasures measures;
     std::vector<std::int64_t> ghosts(partition.num_parts, 0);
-    std::vector<std::int32_t> seen;  // parts of the current row's neighbours
+    std::vector<std::int64_t> seen_by(partition.num_parts, -1);  // the last row with a neighbour in the part
     for (std::int64_t i = 0; i < partition.num_rows(); ++i) {
-        seen.clear();
         for (const auto j : graph.row(i)) {
             const auto part = partition.owners[j];
             if (part == partition.owners[i]) continue;
             ++measures.cut;
-            if (std::ranges::find(seen, part) != seen.end()) continue;
-            seen.push_back(part);
-            ++ghosts[part];
+            if (std::exchange(seen_by[part], i) != i) ++ghosts[part];
         }
     }
     measures.cut /= 2;

@@ -22,9 +22,9 @@ private:
     const Csr& graph_;
     const std::vector<std::int32_t>& owners_;
     std::size_t longest_;
-    std::vector<std::int32_t> seen_in_;  // the walk that saw a row last
+    std::vector<std::int64_t> seen_in_;  // the walk, times two, that looks for a row; one more once it has seen it
     std::vector<std::int32_t> walk_;
-    std::int32_t stamp_ = 0;
+    std::int64_t stamp_ = 0;
 };
 
 }  // namespace meshard

@@ -146,13 +146,10 @@ private:
             const auto from = reached[next];
             if (sizes_[from] == 1) continue;
             for (const auto row : rows.row(from)) {
-                if (from == first && !helps(row, from)) continue;
-                const auto is_way_on = [&](std::int32_t j) {
-                    const auto to = owners_[j];
-                    return to != first && row_into[to] < 0 && (from == first || touches(row_into[from], from, row)) &&
-                           (from == first || fill(from, row_into[from], row) < most_fill);
-                };
-                if (std::ranges::none_of(graph_.row(row), is_way_on) || walk_.may_break(row)) continue;
+                if (from == first ? !helps(row, from) : fill(from, row_into[from], row) >= most_fill) continue;
+                const auto is_way_on = [&](std::int32_t j) { return owners_[j] != first && row_into[owners_[j]] < 0; };
+                if (std::ranges::none_of(graph_.row(row), is_way_on) || (from != first && !touches(row_into[from], from, row))) continue;
+                if (walk_.may_break(row)) continue;
                 for (const auto j : graph_.row(row)) {
                     if (!is_way_on(j)) continue;
                     const auto to = owners_[j];

@@ -36,9 +36,9 @@ Csr transposed(const Csr& items_of_row, std::int64_t num_items)
 }
 
 // Rows with a common item.
-Csr sharing_graph(const Csr& items_of_row, std::int64_t num_items)
+Csr sharing_graph(const GhostRelation& relation)
 {
-    const auto rows_of_item = transposed(items_of_row, num_items);
+    const auto& [unused, items_of_row, rows_of_item] = relation;
     const auto num_rows = items_of_row.num_rows();
     Csr graph;
     graph.offsets.reserve(num_rows + 1);
@@ -145,9 +145,20 @@ private:
     CellEdges edges_;
 };
 
-Csr edge_sharing_graph(const CellEdges& edges)
+GhostRelation sharing(Csr items_of_row, std::int64_t num_items)
 {
-    return sharing_graph(edges.of_cells, static_cast<std::int64_t>(edges.ends.size()));
+    auto rows_of_item = transposed(items_of_row, num_items);
+    return {{}, std::move(items_of_row), std::move(rows_of_item)};
+}
+
+GhostRelation sharing_edges(CellEdges edges)
+{
+    return sharing(std::move(edges.of_cells), static_cast<std::int64_t>(edges.ends.size()));
+}
+
+bool is_by_items(const Mesh& mesh, const GhostRule& rule)
+{
+    return !mesh.is_point_cloud() && (rule.neighbors == GhostNeighbors::Edge || rule.neighbors == GhostNeighbors::Vertex);
 }
 
 // Cells within so many rings, by common points, of a point that cells of several parts share.
@@ -225,9 +236,7 @@ Csr ghost_graph(const Mesh& mesh, const GhostRule& rule)
     const auto centroids = [&] { return DataArray::from("Centroids", row_centroids(mesh), 3); };
     if (rule.neighbors == GhostNeighbors::Radius) return radius_graph(centroids(), rule.radius);
     if (rule.neighbors == GhostNeighbors::Nearest) return nearest_neighbor_graph(centroids(), rule.num_nearest);
-    if (mesh.is_point_cloud() || rule.neighbors == GhostNeighbors::Face) return mesh_graph(mesh);
-    if (rule.neighbors == GhostNeighbors::Vertex) return sharing_graph(mesh.cells, mesh.num_points());
-    return edge_sharing_graph(cell_edges(mesh));
+    return is_by_items(mesh, rule) ? sharing_graph(ghost_relation(mesh, rule)) : mesh_graph(mesh);
 }
 
 CellEdges cell_edges(const Mesh& mesh)
@@ -235,18 +244,23 @@ CellEdges cell_edges(const Mesh& mesh)
     return EdgeWalk(mesh).run(std::vector<bool>(mesh.num_cells(), true));
 }
 
-Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers)
+GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule)
 {
-    const bool is_by_points = rule.neighbors == GhostNeighbors::Edge || rule.neighbors == GhostNeighbors::Vertex;
-    if (!is_by_points || mesh.is_point_cloud()) return ghost_graph(mesh, rule);
+    if (!is_by_items(mesh, rule)) return {ghost_graph(mesh, rule)};
+    return rule.neighbors == GhostNeighbors::Edge ? sharing_edges(cell_edges(mesh)) : sharing(mesh.cells, mesh.num_points());
+}
+
+GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers)
+{
+    if (!is_by_items(mesh, rule)) return {ghost_graph(mesh, rule)};
     if (partition.num_rows() != mesh.num_cells())
-        throw InvalidInput("ghost_graph: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " + std::to_string(mesh.num_cells()) +
+        throw InvalidInput("ghost_relation: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " + std::to_string(mesh.num_cells()) +
                            " cells.");
     const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
-    if (rule.neighbors == GhostNeighbors::Edge) return edge_sharing_graph(EdgeWalk(mesh).run(is_near));
+    if (rule.neighbors == GhostNeighbors::Edge) return sharing_edges(EdgeWalk(mesh).run(is_near));
     Csr points;
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) points.push_row(is_near[cell] ? mesh.cells.row(cell) : std::span<const std::int32_t>{});
-    return sharing_graph(points, mesh.num_points());
+    return sharing(std::move(points), mesh.num_points());
 }
 
 }  // namespace meshard

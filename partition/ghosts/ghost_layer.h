@@ -3,6 +3,7 @@
 
 #include "partition/csr.h"
 #include "partition/cut/partition.h"
+#include "partition/ghosts/ghost_graph.h"
 
 #include <cstdint>
 #include <vector>
@@ -18,6 +19,9 @@ struct GhostLayer {
 /// Ghosts of every part, index = part. The result does not depend on the number of threads; each takes 4 bytes for each row of the graph.
 /// @throws InvalidInput if sizes disagree or num_layers is outside [0, 255].
 std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads = 1);
+
+/// The same by rows or items that rows share, in time proportional to these, not to the pairs of rows.
+std::vector<GhostLayer> ghost_layers(const GhostRelation& relation, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads = 1);
 
 /// Ghosts of one part.
 GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_layers);

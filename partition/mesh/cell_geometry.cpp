@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 namespace meshard {
@@ -54,20 +56,29 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
         }
     }
     std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face); });
+    struct Link {
+        std::int64_t face, other;
+        bool turns;  // the other face must be turned if this one is not
+    };
+    std::vector<Link> links;
+    for (std::size_t i = 0; i + 1 < sides.size(); ++i) {
+        const Side &a = sides[i], &b = sides[i + 1];
+        if (a.low != b.low || a.high != b.high || a.face == b.face) continue;
+        links.push_back({a.face, b.face, a.forward == b.forward});
+        links.push_back({b.face, a.face, a.forward == b.forward});
+    }
+    std::ranges::stable_sort(links, {}, &Link::face);
     std::vector<bool> turned(shares.size(), false), reached(shares.size(), false);
     for (std::size_t start = 0; start < shares.size(); ++start) {
         if (reached[start]) continue;
         reached[start] = true;
         std::vector<std::int64_t> group{static_cast<std::int64_t>(start)};
         for (std::size_t next = 0; next < group.size(); ++next) {
-            for (std::size_t i = 0; i + 1 < sides.size(); ++i) {
-                const Side &a = sides[i], &b = sides[i + 1];
-                if (a.low != b.low || a.high != b.high || (a.face == group[next]) == (b.face == group[next])) continue;
-                const auto other = a.face == group[next] ? b.face : a.face;
-                if (reached[other]) continue;
-                reached[other] = true;
-                turned[other] = turned[group[next]] != (a.forward == b.forward);
-                group.push_back(other);
+            for (const auto& link : std::ranges::equal_range(links, group[next], {}, &Link::face)) {
+                if (reached[link.other]) continue;
+                reached[link.other] = true;
+                turned[link.other] = turned[link.face] != link.turns;
+                group.push_back(link.other);
             }
         }
         double volume = 0;
@@ -117,6 +128,7 @@ double facet_size(std::span<const Vector3> x, std::span<const std::int32_t> face
 /// Facets of a cell, and the same facets with their different points in ascending order.
 struct Facets {
     Csr rings, points;
+    std::vector<std::int32_t> order;  ///< the facets by their points
 
     void take(const Mesh& mesh, std::int64_t cell)
     {
@@ -130,7 +142,38 @@ struct Facets {
             points.indices.erase(std::unique(begin, points.indices.end()), points.indices.end());
             points.offsets.push_back(points.num_entries());
         }
+        order.resize(rings.num_rows());
+        std::iota(order.begin(), order.end(), 0);
+        std::ranges::sort(order, [&](std::int32_t a, std::int32_t b) { return std::ranges::lexicographical_compare(points.row(a), points.row(b)); });
     }
+
+    /// The facet with these points, which ascend, or -1.
+    std::int32_t find(std::span<const std::int32_t> wanted) const
+    {
+        const auto is_before = [&](std::int32_t facet, const auto& row) { return std::ranges::lexicographical_compare(points.row(facet), row); };
+        const auto at = std::lower_bound(order.begin(), order.end(), wanted, is_before);
+        return at != order.end() && std::ranges::equal(points.row(*at), wanted) ? *at : -1;
+    }
+};
+
+/// The facets of the cell that was asked for last, and of all cells with many points that were asked for, which many neighbours ask for.
+class FacetsOfCells {
+public:
+    explicit FacetsOfCells(const Mesh& mesh) : mesh_(mesh) {}
+
+    const Facets& of(std::int64_t cell)
+    {
+        constexpr std::size_t many = 64;
+        const bool is_hub = mesh_.cells.row(cell).size() > many;
+        Facets& facets = is_hub ? hubs_[cell] : last_;
+        if (!is_hub || facets.rings.num_rows() == 0) facets.take(mesh_, cell);
+        return facets;
+    }
+
+private:
+    const Mesh& mesh_;
+    Facets last_;
+    std::unordered_map<std::int64_t, Facets> hubs_;
 };
 
 }  // namespace
@@ -258,16 +301,17 @@ FacetNeighbors facet_neighbors(const Mesh& mesh)
     neighbors.sizes.resize(cells.indices.size());
     // Rows are ascending: when a cell is processed, its entries for lower cells have been filled; it fills its entry in the rows of higher cells.
     auto next = cells.offsets;
-    Facets own, others;
+    FacetsOfCells own_facets(mesh), other_facets(mesh);
     for (std::int64_t i = 0; i < cells.num_rows(); ++i) {
-        own.take(mesh, i);
+        const Facets& own = own_facets.of(i);
         for (; next[i] < cells.offsets[i + 1]; ++next[i]) {
             const auto neighbor = cells.indices[next[i]];
-            others.take(mesh, neighbor);
+            const Facets& others = other_facets.of(neighbor);
+            const bool has_fewer = own.rings.num_rows() <= others.rings.num_rows();
+            const Facets &few = has_fewer ? own : others, &many = has_fewer ? others : own;
             double size = 0;
-            for (std::int64_t k = 0; k < own.rings.num_rows(); ++k)
-                for (std::int64_t l = 0; l < others.rings.num_rows(); ++l)
-                    if (std::ranges::equal(own.points.row(k), others.points.row(l))) size += facet_size(x, own.rings.row(k));
+            for (std::int64_t k = 0; k < few.rings.num_rows(); ++k)
+                if (many.find(few.points.row(k)) >= 0) size += facet_size(x, few.rings.row(k));
             neighbors.sizes[next[i]] = neighbors.sizes[next[neighbor]++] = size;
         }
     }

@@ -68,8 +68,14 @@ public:
         add_any(cell, points, min_points);
     }
 
-    /// The first three cells of each facet that has more than two.
-    std::span<const std::array<std::int32_t, 3>> crowds() const { return crowds_; }
+    /// A facet of more than two cells.
+    struct Crowd {
+        std::vector<std::int32_t> first_cells;  // at most `most_mutual_cells`, ascending
+        std::int32_t last_cell;
+        std::int32_t num_cells;
+    };
+
+    std::span<const Crowd> crowds() const { return crowds_; }
 
     // Each cell's lower neighbours are known and sorted. Written in order of the cells, both ways, every row comes out
     // ascending: its lower neighbours when it is the current cell itself, then the higher ones as they become current.
@@ -105,8 +111,8 @@ private:
         Key key;  // sorted points, padded with -1; or (-number of points, hash, two halves of the position in
                   // large_points_)
         std::int32_t first_cell;
-        std::int32_t second_cell;
-        std::int32_t next;  // in the same slot
+        std::int32_t second_cell;  // or none, or -2 - its place in crowds_
+        std::int32_t next;         // in the same slot
     };
 
     struct Pending {
@@ -176,23 +182,37 @@ private:
         const auto cell = pending.cell;
         finish_cells_below(cell);
         auto& start = first_in_slot_[pending.slot];
-        constexpr std::int32_t several = -2;
-        std::int32_t last = none, full = none;  // of this facet: who has two cells already
+        std::int32_t last = none;
         for (auto at = start; at != none; last = at, at = facets_[at].next) {
             auto& facet = facets_[at];
             if (!same(facet.key, pending.key)) continue;
+            if (facet.second_cell < none) return add_to_crowd(crowds_[-2 - facet.second_cell], cell);
             if (facet.first_cell == cell || facet.second_cell == cell) return;  // a cell that has the facet twice
             lower_.push_back(facet.first_cell);
             if (facet.second_cell == none) {
                 facet.second_cell = cell;
                 return;
             }
-            lower_.push_back(facet.second_cell);  // and there may be more cells at this facet
-            full = full == none ? at : several;
+            lower_.push_back(facet.second_cell);
+            crowds_.push_back({{facet.first_cell, facet.second_cell, cell}, cell, 3});
+            facet.second_cell = -1 - static_cast<std::int32_t>(crowds_.size());
+            return;
         }
-        if (full >= 0) crowds_.push_back({facets_[full].first_cell, facets_[full].second_cell, cell});
         (last == none ? start : facets_[last].next) = static_cast<std::int32_t>(facets_.size());
         facets_.push_back({pending.key, cell, none, none});
+    }
+
+    void add_to_crowd(Crowd& crowd, std::int32_t cell)
+    {
+        if (crowd.last_cell == cell) return;  // a cell that has the facet twice
+        if (crowd.num_cells < most_mutual_cells) {
+            lower_.insert(lower_.end(), crowd.first_cells.begin(), crowd.first_cells.end());
+            crowd.first_cells.push_back(cell);
+        } else {
+            lower_.push_back(crowd.last_cell);
+        }
+        crowd.last_cell = cell;
+        ++crowd.num_cells;
     }
 
     void finish_cells_below(std::int32_t end)
@@ -213,7 +233,7 @@ private:
     std::uint32_t slot_mask_ = 0;
     std::vector<Facet> facets_;
     std::vector<std::int32_t> large_points_;
-    std::vector<std::array<std::int32_t, 3>> crowds_;
+    std::vector<Crowd> crowds_;
     std::vector<Pending> batch_;
     std::vector<std::int32_t> sorted_;      // points of the current facet
     std::vector<std::int32_t> lower_;       // neighbours with a lower number, cell after cell
@@ -353,6 +373,21 @@ private:
     CellDimensions has_dimension_;
 };
 
+// Passes on the facets that have a point that is not marked.
+class UnmarkedFacets {
+public:
+    UnmarkedFacets(FacetMatcher& matcher, const std::vector<bool>& marks) : matcher_(matcher), marks_(marks) {}
+
+    void add(std::int32_t cell, std::span<const std::int32_t> points, std::size_t min_points)
+    {
+        if (!std::ranges::all_of(points, [&](std::int32_t point) { return marks_[point]; })) matcher_.add(cell, points, min_points);
+    }
+
+private:
+    FacetMatcher& matcher_;
+    const std::vector<bool>& marks_;
+};
+
 // A close upper bound of the number of facets, for which the matcher allocates memory.
 std::int64_t count_facets(const Mesh& mesh)
 {
@@ -423,40 +458,83 @@ std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDim
     return std::move(facets.found);
 }
 
-Csr cell_graph(const Mesh& mesh, std::int32_t* crowded)
+std::vector<std::pair<std::int32_t, std::int32_t>> cells_joined_by(std::span<const SharedFacet> cells)
 {
-    return cell_graph(mesh, dimensions_of(mesh.cell_types), crowded);
+    std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+    for (std::size_t j = 1; j < cells.size(); ++j)
+        for (auto i = j < most_mutual_cells ? 0 : j - 1; i < j; ++i) pairs.emplace_back(cells[i].cell, cells[j].cell);
+    return pairs;
 }
 
-Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, std::int32_t* crowded)
+Csr with_edges(const Csr& graph, std::int32_t first, std::span<const std::pair<std::int32_t, std::int32_t>> edges)
+{
+    Csr result;
+    result.offsets.reserve(graph.offsets.size());
+    result.indices.reserve(graph.indices.size() + edges.size());
+    auto edge = edges.begin();
+    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+        for (const auto neighbor : graph.row(row)) result.indices.push_back(first + neighbor);
+        const auto num_before = std::ssize(result.indices);
+        for (; edge != edges.end() && edge->first - first == row; ++edge) result.indices.push_back(edge->second);
+        if (std::ssize(result.indices) > num_before) {
+            const auto begin = result.indices.begin() + result.offsets.back();
+            std::inplace_merge(begin, result.indices.begin() + num_before, result.indices.end());
+            result.indices.erase(std::unique(begin, result.indices.end()), result.indices.end());
+        }
+        result.offsets.push_back(result.num_entries());
+    }
+    return result;
+}
+
+void FacetCrowds::add(const std::array<std::int32_t, 3>& first_cells, const std::array<std::uint8_t, 3>& types, std::int32_t num_cells)
+{
+    most_cells = std::max(most_cells, num_cells);
+    // A wall polygon shares a face with its solids, and any number of lines may meet in a point.
+    const int dimension = cell_dimension(types[0]);
+    const bool is_alike = cell_dimension(types[1]) == dimension && cell_dimension(types[2]) == dimension;
+    if (dimension >= 2 && is_alike && (first_cell < 0 || first_cells[0] < first_cell)) first_cell = first_cells[0];
+}
+
+Csr cell_graph(const Mesh& mesh, FacetCrowds* crowds)
+{
+    return cell_graph(mesh, dimensions_of(mesh.cell_types), nullptr, crowds);
+}
+
+Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>* without, FacetCrowds* crowds)
 {
     const auto num_facets = count_facets(mesh);
     if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() || num_facets > std::numeric_limits<std::int32_t>::max())
         throw InvalidInput("cell_graph: the mesh has " + std::to_string(mesh.num_cells()) + " cells with " + std::to_string(num_facets) +
                            " facets; at most 2147483647 can be numbered. Cut it in pieces first.");
     FacetMatcher matcher(mesh.num_cells(), num_facets);
-    FacetWalk walk(mesh, dimensions, matcher);
-    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) walk.visit(cell);
+    const auto visit_all = [&](auto& facets) {
+        FacetWalk walk(mesh, dimensions, facets);
+        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) walk.visit(cell);
+    };
+    if (without != nullptr) {
+        UnmarkedFacets facets(matcher, *without);
+        visit_all(facets);
+    } else {
+        visit_all(matcher);
+    }
     Csr graph = matcher.finish();
-    if (crowded == nullptr) return graph;
-    *crowded = none;
-    for (const auto& cells : matcher.crowds()) {
-        // A wall polygon shares a face with its solids, and any number of lines may meet in a point.
-        const int dimension = cell_dimension(mesh.cell_types[cells[0]]);
-        const auto is_alike = [&](std::int32_t cell) { return cell_dimension(mesh.cell_types[cell]) == dimension; };
-        if (dimension >= 2 && std::ranges::all_of(cells, is_alike) && (*crowded == none || cells[0] < *crowded)) *crowded = cells[0];
+    if (crowds == nullptr) return graph;
+    *crowds = {};
+    for (const auto& crowd : matcher.crowds()) {
+        const std::array first{crowd.first_cells[0], crowd.first_cells[1], crowd.first_cells[2]};
+        crowds->add(first, {mesh.cell_types[first[0]], mesh.cell_types[first[1]], mesh.cell_types[first[2]]}, crowd.num_cells);
     }
     return graph;
 }
 
-Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded)
+Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads, FacetCrowds* crowds)
 {
     constexpr std::int32_t num_neighbors = 8;
-    if (crowded != nullptr) *crowded = none;
+    if (crowds != nullptr) *crowds = {};
     if (mesh.is_point_cloud()) return nearest_neighbor_graph(mesh.points, num_neighbors);
     if (std::ranges::all_of(mesh.cell_types, [](auto type) { return type == 1; }))
         return nearest_neighbor_graph(mesh.points.gather(mesh.cells.indices), num_neighbors);
-    return num_threads > 1 ? cell_graph_on_threads(mesh, num_threads, crowded) : cell_graph(mesh, crowded);
+    return num_threads > 1 ? cell_graph_on_threads(mesh, num_threads, crowds) : cell_graph(mesh, crowds);
 }
 
 }  // namespace meshard

@@ -4,6 +4,7 @@
 #include "partition/run_on_threads.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,7 +20,7 @@ struct Run {
     std::vector<bool> uses_point;
     Csr graph;
     std::vector<SharedFacet> facets;
-    std::int32_t crowded = -1;
+    FacetCrowds crowds;
 };
 
 Csr rows_of(const Csr& from, std::int64_t begin, std::int64_t end)
@@ -42,37 +43,32 @@ void take_cells(const Mesh& mesh, Run& run)
     for (const auto point : run.cells.cells.indices) run.uses_point[point] = true;
 }
 
-// Whether the first three of the cells at a facet are all solids or all polygons.
-bool is_crowded(const Mesh& mesh, std::span<const SharedFacet> facets)
-{
-    if (facets.size() < 3 || cell_dimension(mesh.cell_types[facets[0].cell]) < 2) return false;
-    return std::ranges::all_of(facets.first(3), [&](const SharedFacet& facet) {
-        return cell_dimension(mesh.cell_types[facet.cell]) == cell_dimension(mesh.cell_types[facets[0].cell]);
-    });
-}
-
-// Neighbours in different runs, in both directions. Sets `crowded` to the first cell with a non-manifold facet.
-std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const Mesh& mesh, const std::vector<Run>& runs, std::int64_t cells_a_run,
-                                                                 std::int32_t& crowded)
+// Neighbours by facets that runs may share, in both directions, ascending.
+std::vector<std::pair<std::int32_t, std::int32_t>> edges_at_shared_facets(const Mesh& mesh, const std::vector<Run>& runs, FacetCrowds& crowds)
 {
     std::vector<SharedFacet> facets;
     for (const auto& run : runs) facets.insert(facets.end(), run.facets.begin(), run.facets.end());
     std::ranges::sort(facets);
+    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell that has the facet twice
     std::vector<std::pair<std::int32_t, std::int32_t>> edges;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
         while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
         const auto group = std::span(facets).subspan(begin, end - begin);
-        if (is_crowded(mesh, group) && (crowded < 0 || group[0].cell < crowded)) crowded = group[0].cell;
-        for (auto i = begin; i < end; ++i)
-            for (auto j = begin; j < end; ++j)
-                if (facets[i].cell / cells_a_run != facets[j].cell / cells_a_run) edges.emplace_back(facets[i].cell, facets[j].cell);
+        if (group.size() > 2) {
+            const std::array first{group[0].cell, group[1].cell, group[2].cell};
+            crowds.add(first, {mesh.cell_types[first[0]], mesh.cell_types[first[1]], mesh.cell_types[first[2]]}, static_cast<std::int32_t>(group.size()));
+        }
+        for (const auto& [low, high] : cells_joined_by(group)) {
+            edges.emplace_back(low, high);
+            edges.emplace_back(high, low);
+        }
     }
     std::ranges::sort(edges);
     edges.erase(std::ranges::unique(edges).begin(), edges.end());
     return edges;
 }
 
-Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_threads, std::int32_t& crowded)
+Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_threads, FacetCrowds& crowds)
 {
     const auto num_cells = mesh.num_cells();
     const auto cells_a_run = (num_cells + num_runs - 1) / num_runs;
@@ -95,33 +91,31 @@ Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_thre
         }
     const auto dimensions = dimensions_of(mesh.cell_types);
     for_each_run([&](Run& run) {
-        run.graph = cell_graph(run.cells, dimensions, &run.crowded);
-        if (run.crowded >= 0) run.crowded += static_cast<std::int32_t>(run.begin);
+        run.graph = cell_graph(run.cells, dimensions, &is_shared, &run.crowds);
+        if (run.crowds.first_cell >= 0) run.crowds.first_cell += static_cast<std::int32_t>(run.begin);
         run.facets = facets_of_marked_points(run.cells, dimensions, is_shared);
         for (auto& facet : run.facets) facet.cell += static_cast<std::int32_t>(run.begin);
         run.cells = {};
     });
 
-    crowded = -1;
-    for (const auto& run : runs)
-        if (run.crowded >= 0 && crowded < 0) crowded = run.crowded;
-    const auto edges = edges_between(mesh, runs, cells_a_run, crowded);
+    crowds = {};
+    for (const auto& run : runs) {
+        if (crowds.first_cell < 0) crowds.first_cell = run.crowds.first_cell;
+        crowds.most_cells = std::max(crowds.most_cells, run.crowds.most_cells);
+    }
+    const auto edges = edges_at_shared_facets(mesh, runs, crowds);
+    for_each_run([&](Run& run) {
+        const auto at = [&](std::int64_t cell) { return std::ranges::lower_bound(edges, cell, {}, [](const auto& edge) { return std::int64_t{edge.first}; }); };
+        run.graph = with_edges(run.graph, static_cast<std::int32_t>(run.begin), {at(run.begin), at(run.end)});
+    });
     Csr graph;
     graph.offsets.assign(num_cells + 1, 0);
-    for (const auto& edge : edges) ++graph.offsets[edge.first + 1];
     for (const auto& run : runs)
         for (auto cell = run.begin; cell < run.end; ++cell)
-            graph.offsets[cell + 1] += graph.offsets[cell] + static_cast<std::int64_t>(run.graph.row(cell - run.begin).size());
+            graph.offsets[cell + 1] = graph.offsets[cell] + static_cast<std::int64_t>(run.graph.row(cell - run.begin).size());
     graph.indices.resize(graph.offsets.back());
     for_each_run([&](Run& run) {
-        auto edge = std::ranges::lower_bound(edges, run.begin, {}, [](const auto& e) { return std::int64_t{e.first}; });
-        for (auto cell = run.begin; cell < run.end; ++cell) {
-            auto* to = graph.indices.data() + graph.offsets[cell];
-            // Runs before come first, those after last: rows stay ascending.
-            for (; edge != edges.end() && edge->first == cell && edge->second < run.begin; ++edge) *to++ = edge->second;
-            for (const auto neighbor : run.graph.row(cell - run.begin)) *to++ = static_cast<std::int32_t>(run.begin) + neighbor;
-            for (; edge != edges.end() && edge->first == cell; ++edge) *to++ = edge->second;
-        }
+        std::ranges::copy(run.graph.indices, graph.indices.begin() + graph.offsets[run.begin]);
         run.graph = {};
     });
     return graph;
@@ -129,15 +123,15 @@ Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_thre
 
 }  // namespace
 
-Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded)
+Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, FacetCrowds* crowds)
 {
     const auto num_runs = std::clamp<std::int64_t>(num_threads, 1, std::max<std::int64_t>(mesh.num_cells(), 1));
-    if (num_runs == 1) return cell_graph(mesh, crowded);
+    if (num_runs == 1) return cell_graph(mesh, crowds);
     try {
-        std::int32_t unasked = -1;
-        return graph_of_runs(mesh, num_runs, num_threads, crowded != nullptr ? *crowded : unasked);
+        FacetCrowds unasked;
+        return graph_of_runs(mesh, num_runs, num_threads, crowds != nullptr ? *crowds : unasked);
     } catch (const InvalidInput&) {
-        return cell_graph(mesh, crowded);  // throws the same error with the cell's number in the whole
+        return cell_graph(mesh, crowds);  // throws the same error with the cell's number in the whole
     }
 }
 

@@ -8,6 +8,7 @@
 #include "sharding/windows/nearest_graph.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -52,6 +53,15 @@ void add(std::int64_t& number, std::int64_t& first, std::int64_t more, std::int6
     number += more;
     if (more > 0 && (first < 0 || first_of_more < first)) first = first_of_more;
 }
+
+// A facet that cells of other windows may share.
+struct BorderFacet {
+    SharedFacet facet;  // its `cell` is the number in the file
+    std::int32_t position;
+    std::uint8_t cell_type;
+
+    auto operator<=>(const BorderFacet&) const = default;
+};
 
 int home_of(const SharedFacet& facet, int num_ranks)
 {
@@ -249,7 +259,8 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 {
     const std::vector<std::uint8_t> shared_here(is_shared.begin(), is_shared.end());
     std::vector<bool> marks(mesh_.num_points(), false);
-    std::vector<SharedFacet> facets;  // those that this rank compares; `cell` is a position
+    std::vector<BorderFacet> facets;  // those that this rank compares
+    border_points_.resize(end_window() - first_window());
     DuplicateCells duplicates(messages_);
     for (std::int32_t round = 0; round < num_rounds(); ++round) {
         const auto window = first_window() + round;
@@ -260,13 +271,18 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
             points = points_of(cells, marks);
         }
         const auto flags = fetch<std::uint8_t>(messages_, points_, shared_here, points);
-        std::vector<std::vector<SharedFacet>> to(messages_.size());
+        std::vector<std::vector<BorderFacet>> to(messages_.size());
         if (window < end_window()) {
-            for (std::size_t i = 0; i < points.size(); ++i) marks[points[i]] = flags[i] != 0;
+            auto& border = border_points_[window - first_window()];
+            for (std::size_t i = 0; i < points.size(); ++i)
+                if (flags[i] != 0) border.push_back(points[i]);
+            for (const auto point : border) marks[point] = true;
             if (!rows_are_points_) {
                 for (auto facet : with_numbers_in_file(ids(window), [&] { return facets_of_marked_points(cells, dimensions_, marks); })) {
-                    facet.cell += static_cast<std::int32_t>(begin(window));
-                    to[home_of(facet, messages_.size())].push_back(facet);
+                    const auto position = static_cast<std::int32_t>(begin(window)) + facet.cell;
+                    const auto type = cells.cell_types[facet.cell];
+                    facet.cell = ids(window)[facet.cell];
+                    to[home_of(facet, messages_.size())].push_back({facet, position, type});
                 }
                 keep_inner_graph(window, cells);
             }
@@ -282,18 +298,28 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 
     duplicates.count(faults_);
     std::ranges::sort(facets);
+    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell that has the facet twice
     std::vector<std::vector<Crossing>> pairs(messages_.size());
+    std::vector<SharedFacet> cells;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
-        while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
-        for (auto i = begin; i < end; ++i)
-            for (auto j = begin; j < end; ++j)
-                if (window_of(facets[i].cell) != window_of(facets[j].cell))
-                    pairs[positions_.rank_of(facets[i].cell)].push_back({facets[i].cell, facets[j].cell});
+        while (end < facets.size() && facets[end].facet.key == facets[begin].facet.key) ++end;
+        const auto group = std::span(facets).subspan(begin, end - begin);
+        if (group.size() > 2)
+            crowds_.add(std::array{group[0].facet.cell, group[1].facet.cell, group[2].facet.cell},
+                        std::array{group[0].cell_type, group[1].cell_type, group[2].cell_type}, static_cast<std::int32_t>(group.size()));
+        cells.clear();
+        for (std::size_t i = 0; i < group.size(); ++i) cells.push_back({group[i].facet.key, static_cast<std::int32_t>(i)});
+        for (const auto& [i, j] : cells_joined_by(cells))
+            for (const auto& pair : {Crossing{group[i].position, group[j].position}, Crossing{group[j].position, group[i].position}})
+                pairs[positions_.rank_of(pair.here)].push_back(pair);
     }
-    std::vector<SharedFacet>().swap(facets);
-    for (const auto& part : exchange(messages_, std::move(pairs))) crossings_.insert(crossings_.end(), part.begin(), part.end());
-    std::ranges::sort(crossings_);
-    crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
+    std::vector<BorderFacet>().swap(facets);
+    for (const auto& part : exchange(messages_, std::move(pairs)))
+        for (const auto& pair : part) (window_of(pair.here) == window_of(pair.there) ? inner_crossings_ : crossings_).push_back(pair);
+    for (auto* found : {&crossings_, &inner_crossings_}) {
+        std::ranges::sort(*found);
+        found->erase(std::ranges::unique(*found).begin(), found->end());
+    }
 }
 
 void CurveWindows::find_nearest()
@@ -319,27 +345,58 @@ void CurveWindows::keep_inner_graph(std::int32_t window, const Mesh& cells)
 
 Csr CurveWindows::inner_graph(std::int32_t window) const
 {
-    if (const auto& kept = cache_[window - first_window()]) return *kept;
-    if (nearest_) return nearest_->inner_graph(window);
-    auto graph = inner_graph_of(window, cells(window));
+    if (nearest_) {
+        const auto& kept = cache_[window - first_window()];
+        return kept ? *kept : nearest_->inner_graph(window);
+    }
+    std::vector<std::pair<std::int32_t, std::int32_t>> edges;
+    const auto first = static_cast<std::int32_t>(begin(window));
+    for (const auto& pair : crossings_from(inner_crossings_, begin(window), begin(window) + size(window)))
+        edges.emplace_back(pair.here - first, pair.there - first);
+    if (const auto& kept = cache_[window - first_window()]) return with_edges(*kept, 0, edges);
+    const auto graph = inner_graph_of(window, cells(window));
     mesh_.release_pages();
-    return graph;
+    return with_edges(graph, 0, edges);
 }
 
+// Without the facets on the border, whose cells are joined by `inner_crossings_`.
 Csr CurveWindows::inner_graph_of(std::int32_t window, const Mesh& cells) const
 {
-    std::int32_t crowded = -1;
-    auto graph = with_numbers_in_file(ids(window), [&] { return cell_graph(cells, dimensions_, &crowded); });
-    if (crowded >= 0 && (crowded_ < 0 || ids(window)[crowded] < crowded_)) crowded_ = ids(window)[crowded];
+    std::vector<bool> is_border(mesh_.num_points(), false);
+    for (const auto point : border_points_[window - first_window()]) is_border[point] = true;
+    FacetCrowds crowds;
+    auto graph = with_numbers_in_file(ids(window), [&] { return cell_graph(cells, dimensions_, &is_border, &crowds); });
+    if (crowds.most_cells > most_mutual_cells) {  // which of them are neighbours depends on their order in the file
+        std::vector<std::int32_t> order(ids(window).size()), sorted_ids;
+        std::iota(order.begin(), order.end(), 0);
+        std::ranges::sort(order, {}, [&](std::int32_t cell) { return ids(window)[cell]; });
+        for (const auto cell : order) sorted_ids.push_back(ids(window)[cell]);
+        const auto in_file = cell_graph(mesh_.cells(sorted_ids), dimensions_, &is_border, &crowds);
+        std::vector<std::int32_t> place(order.size()), row;
+        for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<std::int32_t>(i);
+        if (crowds.first_cell >= 0) crowds.first_cell = order[crowds.first_cell];
+        graph = {};
+        for (const auto at : place) {
+            row.clear();
+            for (const auto neighbor : in_file.row(at)) row.push_back(order[neighbor]);
+            std::ranges::sort(row);
+            graph.push_row(row);
+        }
+    }
+    crowds_.most_cells = std::max(crowds_.most_cells, crowds.most_cells);
+    if (crowds.first_cell >= 0 && (crowds_.first_cell < 0 || ids(window)[crowds.first_cell] < crowds_.first_cell))
+        crowds_.first_cell = ids(window)[crowds.first_cell];
     return graph;
 }
 
-std::int64_t CurveWindows::crowded_cell() const
+FacetCrowds CurveWindows::crowds() const
 {
-    std::int64_t lowest = -1;
-    for (const auto cell : gather_everywhere(messages_, std::vector{crowded_}))
-        if (cell >= 0 && (lowest < 0 || cell < lowest)) lowest = cell;
-    return lowest;
+    FacetCrowds all;
+    for (const auto& found : gather_everywhere(messages_, std::vector{crowds_})) {
+        all.most_cells = std::max(all.most_cells, found.most_cells);
+        if (found.first_cell >= 0 && (all.first_cell < 0 || found.first_cell < all.first_cell)) all.first_cell = found.first_cell;
+    }
+    return all;
 }
 
 void CurveWindows::add_faults(std::int32_t window, const Mesh& cells)

@@ -65,9 +65,8 @@ public:
     /// Collective. What is suspicious about the whole mesh. While there are `first_cells`.
     MeshFaults faults() const;
 
-    /// Collective. A cell with a face of three solids or more, or an edge of three polygons, by its number in the file, among the graphs of windows that
-    /// were made so far; -1 if there is none.
-    std::int64_t crowded_cell() const;
+    /// Collective. Facets of more than two cells, with numbers in the file, on the borders of windows and in the graphs that were made so far.
+    FacetCrowds crowds() const;
 
     const StoredMesh& mesh() const { return mesh_; }
     bool is_point_cloud() const { return mesh_.num_cells() == 0; }
@@ -120,10 +119,12 @@ private:
     std::vector<std::int32_t> ids_;
     std::vector<std::int32_t> first_cells_;
     bool rows_are_points_ = false;
-    std::unique_ptr<NearestGraph> nearest_;  // of rows that are points
-    std::vector<Crossing> crossings_;        // of others
-    MeshFaults faults_;                      // of this rank's cells
-    mutable std::int64_t crowded_ = -1;
+    std::unique_ptr<NearestGraph> nearest_;                 // of rows that are points
+    std::vector<Crossing> crossings_;                       // of others
+    MeshFaults faults_;                                     // of this rank's cells
+    std::vector<Crossing> inner_crossings_;                 // neighbours in one window by facets on its border
+    std::vector<std::vector<std::int32_t>> border_points_;  // points of each window of this rank that others use, too
+    mutable FacetCrowds crowds_;
     std::int64_t cache_left_;
     std::vector<std::optional<Csr>> cache_;  // of this rank's windows
 };

@@ -4,6 +4,8 @@
 #include "sharding/windows/nearest_graph.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 namespace meshard {
 
@@ -59,13 +61,13 @@ void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphO
 void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside,
                       std::vector<GhostMark>& marks)
 {
-    std::vector<std::int32_t> seen;
+    std::unordered_map<std::int32_t, std::int32_t> seen_by;  // the last cell with a neighbour in the part
     for (std::int32_t cell = 0; cell < graph.num_cells; ++cell) {
-        seen.clear();
         for (const auto neighbor : graph.graph.row(cell)) {
             const auto owner = neighbor < graph.num_cells ? owners[neighbor] : outside[neighbor - graph.num_cells];
-            if (owner == owners[cell] || std::ranges::find(seen, owner) != seen.end()) continue;
-            seen.push_back(owner);
+            if (owner == owners[cell]) continue;
+            const auto [last, is_new] = seen_by.try_emplace(owner, cell);
+            if (!is_new && std::exchange(last->second, cell) == cell) continue;
             marks.push_back({static_cast<std::int32_t>(begin) + cell, owner, 1});
         }
     }

@@ -6,6 +6,7 @@
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/hub_meshes.h"
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
@@ -54,6 +55,44 @@ TEST(BoundarySearch, CountsWhatAWholeCountFinds)
             const auto quality = measure_quality(partition, graph);
             EXPECT_EQ(search.cut(), quality.edge_cut);
             for (int part = 0; part < 7; ++part) EXPECT_EQ(search.ghosts()[part], quality.parts[part].num_ghosts);
+        }
+}
+
+TEST(BoundarySearch, CountsRightAroundHubs)
+{
+    for (const auto& [name, make] : hub_meshes()) {
+        SCOPED_TRACE(name);
+        const auto graph = cell_graph(make(2000));
+        for (const double ghost_share : {0.0, 0.35}) {
+            auto partition = random_partition(graph.num_rows(), 5, 3);
+            const std::vector<std::int64_t> most(5, largest_part_allowed(graph.num_rows(), 5, 1.2));
+            BoundarySearch search(graph, partition.owners, 5, {.row_weights = {}, .most_weight = most}, {.ghost_share = ghost_share});
+            const auto cut_before = search.cut();
+
+            search.run();
+
+            const auto quality = measure_quality(partition, graph);
+            EXPECT_LT(search.cut(), cut_before);
+            EXPECT_EQ(search.cut(), quality.edge_cut);
+            for (int part = 0; part < 5; ++part) EXPECT_EQ(search.ghosts()[part], quality.parts[part].num_ghosts);
+        }
+    }
+}
+
+// With work that grows with the squares of the numbers of neighbours this takes hours.
+TEST(RefinePartition, TakesSecondsWhereAHundredThousandCellsMeet)
+{
+    for (const auto& [name, make] : hub_meshes())
+        for (const bool contiguous : {false, true}) {
+            SCOPED_TRACE(name);
+            const auto graph = cell_graph(make(100'000));
+            auto partition = random_partition(graph.num_rows(), 3, 3);
+            const auto cut_before = edge_cut(partition, graph);
+
+            refine_partition(partition, graph, {.balance = {.imbalance = 1.05}, .contiguous = contiguous});
+
+            EXPECT_LE(edge_cut(partition, graph), cut_before);
+            expect_in_bound(partition, 1.05);
         }
 }
 

@@ -7,6 +7,7 @@
 #include "partition/mesh/mesh_graph.h"
 #include "partition/random_numbers.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/hub_meshes.h"
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
@@ -127,6 +128,38 @@ TEST(RowWeights, SpreadsWhatPartsCost)
     EXPECT_NEAR(static_cast<double>(dear[0]) / dear[3], 3, 1e-6);
 }
 
+TEST(GhostGraph, FindsAllCellsAtAHub)
+{
+    for (const auto& [name, make] : hub_meshes())
+        for (const auto* rule : {"edge", "vertex"}) {
+            SCOPED_TRACE(name + ", " + rule);
+            const Mesh mesh = make(500);
+            Partition partition{3, {}};
+            for (std::int64_t i = 0; i < mesh.num_cells(); ++i) partition.owners.push_back(static_cast<std::int32_t>(i % 3));
+
+            const auto found = ghost_layers(ghost_relation(mesh, parse_ghost_rule(rule), partition, 2), partition, 2);
+
+            const auto expected = ghost_layers(ghost_graph(mesh, parse_ghost_rule(rule)), partition, 2);
+            for (std::size_t part = 0; part < expected.size(); ++part) {
+                EXPECT_EQ(found[part].rows, expected[part].rows);
+                EXPECT_EQ(found[part].levels, expected[part].levels);
+            }
+        }
+}
+
+// As pairs of cells, the neighbours take 40 GB.
+TEST(GhostGraph, GrowsWithTheCellsAtAPointAndNotWithTheirSquare)
+{
+    const Mesh mesh = triangle_fan(100'000);
+    Partition partition{3, {}};
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) partition.owners.push_back(static_cast<std::int32_t>(3 * i / mesh.num_cells()));
+
+    for (const auto& relation : {ghost_relation(mesh, parse_ghost_rule("vertex")), ghost_relation(mesh, parse_ghost_rule("vertex"), partition, 1)}) {
+        const auto layers = ghost_layers(relation, partition, 1);
+        for (std::int32_t part = 0; part < 3; ++part) EXPECT_EQ(layers[part].rows.size(), 100'000 - rows_by_part(partition).row(part).size());
+    }
+}
+
 TEST(GhostGraph, NearOtherPartsLeadsToTheSameGhosts)
 {
     RandomNumbers random(3);
@@ -141,7 +174,7 @@ TEST(GhostGraph, NearOtherPartsLeadsToTheSameGhosts)
                         partition.owners.push_back(static_cast<std::int32_t>(is_scattered ? random.below(4) : 4 * i / num_rows));
                     const auto ghost_rule = parse_ghost_rule(rule);
 
-                    const auto found = ghost_layers(ghost_graph(mesh, ghost_rule, partition, num_layers), partition, num_layers);
+                    const auto found = ghost_layers(ghost_relation(mesh, ghost_rule, partition, num_layers), partition, num_layers);
 
                     const auto expected = ghost_layers(ghost_graph(mesh, ghost_rule), partition, num_layers);
                     for (std::size_t part = 0; part < expected.size(); ++part) {

@@ -3,10 +3,13 @@
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/mesh_graph.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/hub_meshes.h"
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numbers>
 #include <numeric>
 
 namespace meshard {
@@ -99,6 +102,19 @@ TEST(CellGeometry, FacetNeighborsAreThoseOfTheCellGraph)
     for (const double size : facet_neighbors(strip(3)).sizes) EXPECT_EQ(size, 1);
     // A wall polygon is no neighbour of the solid behind it.
     EXPECT_EQ(facet_neighbors(mixed_cells()).cells.row(5).size(), 0u);
+}
+
+TEST(CellGeometry, MeasuresFacetsOfHubs)
+{
+    constexpr std::int32_t n = 50'000;
+    const auto polygon = facet_neighbors(polygon_with_triangles(n));
+    const double edge = 2 * std::sin(std::numbers::pi / n), face = 0.5 * std::sin(2 * std::numbers::pi / n);
+    ASSERT_EQ(polygon.cells.row(0).size(), static_cast<std::size_t>(n));
+    for (const double size : polygon.sizes) ASSERT_NEAR(size, edge, 1e-12);
+    const auto polyhedron = facet_neighbors(polyhedron_with_tetrahedra(n));
+    ASSERT_EQ(polyhedron.cells.row(0).size(), static_cast<std::size_t>(2 * n));
+    for (std::int64_t k = 0; k < 2 * n; ++k) ASSERT_NEAR(polyhedron.sizes[k], face, 1e-12);
+    EXPECT_NEAR(cell_measures(polyhedron_with_tetrahedra(n)).sizes[0], std::numbers::pi, 1e-6);
 }
 
 TEST(CellGeometry, RefusesSolidsWithoutFaces)

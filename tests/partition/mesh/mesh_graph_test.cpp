@@ -4,6 +4,7 @@
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/neighbor_graph.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/hub_meshes.h"
 #include "tests/support/sample_meshes.h"
 
 #include <algorithm>
@@ -229,20 +230,47 @@ TEST(CellGraph, JoinsEveryPairAtAFacetOfManyCells)
 TEST(CellGraph, FindsFacetsThatNoManifoldHas)
 {
     const auto crowded = [](const Mesh& mesh) {
-        std::int32_t found = 7;
+        FacetCrowds found{7, 7};
         cell_graph(mesh, &found);
         for (const std::int32_t num_threads : {2, 3}) {
-            std::int32_t on_threads = 7;
+            FacetCrowds on_threads{7, 7};
             cell_graph_on_threads(mesh, num_threads, &on_threads);
             EXPECT_EQ(on_threads, found) << num_threads;
         }
-        return found;
+        return found.first_cell;
     };
     EXPECT_EQ(crowded(mesh_of({{10, {6, 7, 8, 9}}, {10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {10, {0, 1, 2, 5}}})), 1);
     EXPECT_EQ(crowded(mesh_of({{10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {5, {0, 1, 2}}})), -1);  // a wall between two
     EXPECT_EQ(crowded(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {0, 1, 5}}, {5, {2, 1, 7}}})), 0);
     EXPECT_EQ(crowded(mesh_of({{3, {0, 1}}, {3, {0, 2}}, {3, {0, 3}}})), -1);
     for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), sphere(4), mixed_cells()}) EXPECT_EQ(crowded(mesh), -1);
+}
+
+// Neighbours at one facet with `num_cells` cells, by the definition.
+Row neighbors_in_crowd(std::int32_t cell, std::int32_t num_cells)
+{
+    Row row;
+    for (std::int32_t other = 0; other < num_cells; ++other)
+        if (other != cell && (std::max(cell, other) < most_mutual_cells || std::abs(cell - other) == 1)) row.push_back(other);
+    return row;
+}
+
+TEST(CellGraph, GrowsWithTheCellsAtAFacetAndNotWithTheirSquare)
+{
+    for (const auto make : {star_of_lines, triangles_at_an_edge, tetrahedra_at_a_face})
+        for (const std::int32_t num_cells : {3, most_mutual_cells, most_mutual_cells + 1, 500}) {
+            const Mesh mesh = make(num_cells);
+            SCOPED_TRACE(cell_type_name(mesh.cell_types[0]) + ", " + std::to_string(num_cells));
+            FacetCrowds crowds;
+
+            const auto graph = cell_graph(mesh, &crowds);
+
+            for (std::int32_t cell = 0; cell < num_cells; ++cell) ASSERT_EQ(neighbors(graph, cell), neighbors_in_crowd(cell, num_cells)) << cell;
+            EXPECT_EQ(crowds.most_cells, num_cells);
+            for (const std::int32_t num_threads : {2, 5}) EXPECT_EQ(cell_graph_on_threads(mesh, num_threads), graph) << num_threads;
+        }
+    const auto graph = cell_graph(star_of_lines(200'000));
+    EXPECT_LT(graph.num_entries(), 3 * 200'000);
 }
 
 TEST(CellGraph, TakesFacesOfEqualPointsAsOneHoweverManyPoints)

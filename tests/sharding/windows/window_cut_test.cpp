@@ -14,6 +14,7 @@
 #include "sharding/windows/window_cut.h"
 #include "sharding/windows/window_weights.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/hub_meshes.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
 
@@ -218,6 +219,30 @@ TEST_F(WindowCutOfSamples, FindsGhostsPointsAndQualityOfTheWholeMesh)
                              Case{3, 2, 0, 4, 1, vertex}, Case{1, 4, 0, 3, 3, edge}, Case{2, 3, 0, 4, 1, edge}})
             if (c.num_parts <= mesh.num_rows()) expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
     });
+}
+
+TEST_F(WindowCutOfSamples, FindsTheWholeMeshWhereManyCellsMeet)
+{
+    const GhostRule vertex{.neighbors = GhostNeighbors::Vertex};
+    for (const auto& [name, make] : hub_meshes()) {
+        SCOPED_TRACE(name);
+        const Mesh mesh = make(300);
+        const auto file = folder_.path() / (name + ".vtu");
+        write_mesh(file, mesh);
+        FacetCrowds crowds;
+        const auto expected = mesh_graph(mesh, 1, &crowds);
+        for (const Case c : {Case{1, 40, 0, 3, 1}, Case{3, 60, 1 << 20, 4, 2}, Case{2, 1 << 20, 0, 3, 1}, Case{2, 50, 0, 3, 1, vertex}}) {
+            SCOPED_TRACE(std::to_string(c.num_ranks) + " ranks, windows of " + std::to_string(c.cells_a_window));
+            EXPECT_EQ(cut(file, c, {.num_parts = c.num_parts}).graph, expected);
+            expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
+            on_ranks(c.num_ranks, [&](RankMessages& messages) {
+                const MappedMesh mapped(file);
+                const CurveWindows windows(mapped, messages, c.cells_a_window, 0);
+                for (auto window = windows.first_window(); window < windows.end_window(); ++window) windows.graph(window);
+                EXPECT_EQ(windows.crowds(), crowds);
+            });
+        }
+    }
 }
 
 TEST_F(WindowCutOfSamples, FindsGhostsByDistanceOfTheWholeMesh)
