@@ -56,10 +56,12 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
             extents = others;
         }
         if (outer / before * sum != to[j]) continue;
-        // A dimension that one rank holds alone may become any dimension of size one. The last dimension that keeps rows as they are is chosen, so that
-        // (B, 1, C) stays cut along its rows on the way to (B, C) and back; else the longest one.
+        // Rows that one rank holds alone may become any dimension: of size one, or of so many blocks of one row. The last dimension that keeps rows as they
+        // are is chosen, so that (B, 1, C) stays cut along its rows on the way to (B, C) and back; else one of the fewest blocks, which operators of grids
+        // want, and of those the longest.
         const bool same_rows = extents == layout.extents || *extents == *layout.extents;
-        if (best && !same_rows && (keeps_rows || to[j] <= to[best->placement.dim])) continue;
+        const auto is_worse = [&] { return outer / before > best->blocks || (outer / before == best->blocks && to[j] <= to[best->placement.dim]); };
+        if (best && !same_rows && (keeps_rows || is_worse())) continue;
         keeps_rows |= same_rows;
         best = layout;
         best->placement.dim = static_cast<std::int64_t>(j);

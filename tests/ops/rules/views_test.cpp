@@ -333,6 +333,48 @@ TEST(Views, OfCutDimensionsSendNothing)
     });
 }
 
+// As a vision transformer: patches to tokens, tokens transposed back to images of any number of channels, one included. Where one rank holds all rows, any
+// dimension could be the cut one; images must come out cut along a direction of space again.
+TEST(Views, LeadFromImagesToTokensAndBackWhereOneRankHoldsAll)
+{
+    for (const int num_ranks : {1, 2, 3})
+        run_ranks(num_ranks, [&](const auto& mesh) {
+            const auto n = mesh->num_ranks();
+            for (const std::int64_t in : {1, 2})
+                for (const std::int64_t out : {1, 2, 16})
+                    for (const std::int64_t dim : {2, 3})
+                        for (std::int64_t holder = 0; holder <= n; ++holder) {  // the last one: even parts
+                            auto extents = even_extents(16, n);
+                            if (holder < n) {
+                                extents.assign(n, 0);
+                                extents[holder] = 16;
+                            }
+                            const auto spec = make_spec(mesh, {{Shard(dim), std::make_shared<Extents>(extents), 1}});
+                            at::manual_seed(3);
+                            const auto x = at::randn({1, in, 16, 16}, at::kDouble), to_patches = at::randn({16, in, 4, 4}, at::kDouble),
+                                       to_pixels = at::randn({16, out, 4, 4}, at::kDouble);
+                            const auto apply = [&](const at::Tensor& image, const at::Tensor& pixels) {
+                                const auto patches = at::conv2d(image, to_patches, {}, 4);
+                                const auto tokens = patches.flatten(2).transpose(1, 2);
+                                const auto mixed = tokens + tokens.sin();
+                                return at::conv_transpose2d(mixed.transpose(1, 2).unflatten(-1, patches.sizes().slice(2)), pixels, {}, 4);
+                            };
+                            auto leaf = x.clone().requires_grad_(), weight = to_pixels.clone().requires_grad_();
+                            const auto expected = apply(leaf, weight);
+                            (expected.sin() * expected).sum().backward();
+                            auto cut = redistribute(from_local(x, replicated_spec(mesh)), spec).detach().requires_grad_(), plain = to_pixels.clone().requires_grad_();
+
+                            const auto found = apply(cut, plain);
+                            (found.sin() * found).sum().backward();
+
+                            SCOPED_TRACE(to_string(*spec) + ", " + std::to_string(in) + " to " + std::to_string(out));
+                            EXPECT_EQ(to_string(*spec_of(found)), to_string(*spec));
+                            EXPECT_TRUE(tensors_near(full_tensor(found.detach()), expected.detach(), 1e-10));
+                            EXPECT_TRUE(tensors_near(full_tensor(cut.grad()), leaf.grad(), 1e-10));
+                        }
+        });
+}
+
 TEST(Views, OfOneRowSendThatRow)
 {
     run_ranks(3, [](const auto& mesh) {
