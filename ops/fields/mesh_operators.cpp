@@ -6,11 +6,14 @@
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/mesh/cell_type.h"
+#include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/vector_algebra.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,22 +84,93 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
     throw_together(error, plan->group());
 }
 
-/// For each cell its neighbours of the same dimension.
+/// Throws on every rank if an owned cell has a facet at which so many cells meet that their order in the whole mesh decides which are neighbours.
+void require_mutual_neighbors(const char* where, const MeshGeometry& geometry)
+{
+    const auto& plan = geometry.points().plan;
+    if (!plan) return;
+    const auto& mesh = geometry.mesh();
+    const auto counts = cells_of_points_in_whole(geometry).contiguous();
+    const auto* count = counts.const_data_ptr<double>();
+    std::vector<bool> is_crowded(mesh.num_points());
+    for (std::int64_t point = 0; point < mesh.num_points(); ++point) is_crowded[point] = count[point] > most_mutual_cells;
+    auto facets = facets_of_marked_points(mesh, dimensions_of(mesh.cell_types), is_crowded);
+    std::sort(facets.begin(), facets.end());
+    std::string error;
+    for (std::size_t begin = 0, end = 0; begin < facets.size() && error.empty(); begin = end) {
+        while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
+        const auto owned = std::find_if(facets.begin() + static_cast<std::ptrdiff_t>(begin), facets.begin() + static_cast<std::ptrdiff_t>(end),
+                                        [&](const SharedFacet& facet) { return facet.cell < geometry.cell_ids().num_owned; });
+        if (end - begin < 3 || owned == facets.begin() + static_cast<std::ptrdiff_t>(end)) continue;
+        error = std::string(where) + ": cell " + std::to_string(geometry.cell_ids().global_ids[owned->cell]) + " has a facet that may belong to more than " +
+                std::to_string(most_mutual_cells) + " cells; a rank does not know all of them. Compute it on one rank, or repair the mesh.";
+    }
+    throw_together(error, plan->group());
+}
+
+/// Cells of one dimension around points with many cells, by global id. There each cell has as neighbours those 1, 2, 4, 8, ... places before and after it
+/// in a ring: near and far ones, which span all directions that the cells span, in entries that grow with the logarithm of their number.
+class CellsAroundPoints {
+public:
+    static constexpr std::int64_t most_mutual_cells = 256;  ///< points with up to so many cells join all of them
+
+    explicit CellsAroundPoints(const MeshGeometry& geometry)
+        : geometry_(geometry), around_(ghost_relation(geometry.mesh(), {.neighbors = GhostNeighbors::Vertex}))
+    {
+    }
+
+    /// Appends neighbours of `cell` by `point`, maybe itself and maybe some twice.
+    void append(std::int32_t cell, std::int32_t point, std::vector<std::int32_t>& found)
+    {
+        const auto cells = around_.rows_of_item.row(point);
+        const auto dimension = dimension_of(cell);
+        if (std::ssize(cells) <= most_mutual_cells) {
+            std::copy_if(cells.begin(), cells.end(), std::back_inserter(found), [&](std::int32_t other) { return dimension_of(other) == dimension; });
+            return;
+        }
+        auto& ring = rings_[{point, dimension}];
+        const auto id = [&](std::int32_t other) { return geometry_.cell_ids().global_ids[other]; };
+        if (ring.empty()) {
+            std::copy_if(cells.begin(), cells.end(), std::back_inserter(ring), [&](std::int32_t other) { return dimension_of(other) == dimension; });
+            std::ranges::sort(ring, {}, id);
+            ring.erase(std::unique(ring.begin(), ring.end()), ring.end());
+        }
+        const auto size = std::ssize(ring);
+        const auto place = std::ranges::lower_bound(ring, id(cell), {}, id) - ring.begin();
+        for (std::int64_t step = 1; step < size; step *= 2) {
+            found.push_back(ring[(place + step) % size]);
+            found.push_back(ring[(place + size - step) % size]);
+        }
+    }
+
+private:
+    int dimension_of(std::int32_t cell) const { return cell_dimension(geometry_.mesh().cell_types[cell]); }
+
+    const MeshGeometry& geometry_;
+    GhostRelation around_;
+    std::map<std::pair<std::int32_t, int>, std::vector<std::int32_t>> rings_;
+};
+
+/// For each owned cell its neighbours of the same dimension, ascending.
 Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors)
 {
     const auto& mesh = geometry.mesh();
-    if (neighbors == GradientNeighbors::Facet) return facet_graph(mesh);
-    const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Vertex});
-    Csr same;
-    std::vector<std::int32_t> row;
-    for (std::int64_t i = 0; i < graph.num_rows(); ++i) {
-        row.clear();
-        for (const auto j : graph.row(i)) {
-            if (cell_dimension(mesh.cell_types[i]) == cell_dimension(mesh.cell_types[j])) row.push_back(j);
-        }
-        same.push_row(row);
+    if (neighbors == GradientNeighbors::Facet) {
+        require_mutual_neighbors("least_squares_gradient", geometry);
+        return facet_graph(mesh);
     }
-    return same;
+    CellsAroundPoints around(geometry);
+    Csr graph;
+    std::vector<std::int32_t> row;
+    for (std::int32_t i = 0; i < geometry.cell_ids().num_owned; ++i) {
+        row.clear();
+        for (const auto point : mesh.cells.row(i)) around.append(i, point, row);
+        std::ranges::sort(row);
+        row.erase(std::unique(row.begin(), row.end()), row.end());
+        std::erase(row, i);
+        graph.push_row(row);
+    }
+    return graph;
 }
 
 /// Sets `offset` to the vector between the centroids of a cell and its neighbour, for polygons its part in the cell's plane. Returns offset / |offset|^2.
@@ -196,6 +270,7 @@ MeshOperator divergence(const MeshOperator& gradient)
 
 MeshOperator laplacian(const MeshGeometry& geometry)
 {
+    require_mutual_neighbors("laplacian", geometry);
     const auto neighbors = facet_neighbors(geometry.mesh());
     const auto& [sizes, centroids] = geometry.measures();
     auto stencil = cell_stencil(geometry, geometry.cell_ids(), 1, [&](std::int32_t i, Entries& entries) {
@@ -213,6 +288,7 @@ MeshOperator laplacian(const MeshGeometry& geometry)
 
 MeshOperator facet_neighbor_mean(const MeshGeometry& geometry)
 {
+    require_mutual_neighbors("facet_neighbor_mean", geometry);
     const auto neighbors = facet_graph(geometry.mesh());
     auto stencil = cell_stencil(geometry, geometry.cell_ids(), 1, [&](std::int32_t i, Entries& entries) {
         const auto row = neighbors.row(i);

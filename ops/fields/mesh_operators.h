@@ -12,7 +12,8 @@ namespace meshard {
 /// The cells from whose values a cell's gradient is fitted.
 enum class GradientNeighbors : std::uint8_t {
     Facet,  ///< cells that share a facet; one ghost layer by face is enough
-    Vertex  ///< cells that share a point, for meshes whose corner cells share facets with too few cells; needs a ghost layer by vertex
+    Vertex  ///< cells that share a point, for meshes whose corner cells share facets with too few cells; needs a ghost layer by vertex.
+            ///< Of a point with more than 256 cells each is joined to those 1, 2, 4, 8, ... places before and after it by number
 };
 
 /// Gradient of a cell field at the cells' centroids, (cells, ...) to (cells, ..., 3): least squares fit to the differences to the neighbours, weighted by

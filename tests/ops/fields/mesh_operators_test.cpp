@@ -3,20 +3,24 @@
 #include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
+#include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/surface_forces.h"
 #include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/four_partitions.h"
+#include "tests/support/hub_meshes.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
+#include <numeric>
 #include <random>
 
 namespace meshard {
@@ -332,6 +336,64 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
             });
         }
     }
+}
+
+// As pairs of cells around the centre, the neighbours take 100 GB.
+TEST(MeshOperators, FitGradientsWhereAHundredThousandCellsMeet)
+{
+    Mesh mesh = triangle_fan(100'000);
+    std::vector<std::int32_t> order(mesh.num_cells());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(1));
+    Csr shuffled;
+    for (const auto cell : order) shuffled.push_row(mesh.cells.row(cell));
+    for (auto* cells : {&mesh.cells, &shuffled}) {
+        mesh.cells = *cells;
+        const MeshGeometry geometry(mesh);
+        const auto slope = at::tensor({3.0, 2.0, 0.0}, at::kDouble);
+
+        const auto gradient = least_squares_gradient(geometry, GradientNeighbors::Vertex)(geometry.centroids().matmul(slope));
+
+        EXPECT_LT((gradient - slope).abs().max().item<double>(), 1e-6);
+    }
+}
+
+TEST(MeshOperators, OnCutFansEqualThoseOfTheWhole)
+{
+    const Mesh mesh = triangle_fan(900);
+    const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Vertex});
+    const MeshGeometry whole(mesh);
+    const auto field = whole.centroids().select(1, 0).square();
+    const auto expected = least_squares_gradient(whole, GradientNeighbors::Vertex)(field);
+    for (const int ranks : {2, 3})
+        for (const auto& [kind, partition] : four_partitions(mesh, ranks)) {
+            SCOPED_TRACE(kind);
+            run_ranks(ranks, [&, &partition = partition](const auto& device_mesh) {
+                const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
+                const auto own = [&](const at::Tensor& all) {
+                    const auto ids = part.cell_ids().owned();
+                    return all.index_select(0, at::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), at::kLong));
+                };
+
+                const auto found = least_squares_gradient(part, GradientNeighbors::Vertex)(part.cells().field(own(field)));
+
+                EXPECT_TRUE(tensors_near(local_of(found), own(expected), 1e-12));
+            });
+        }
+}
+
+TEST(MeshOperators, RefuseOnSeveralRanksWhatTheOrderOfAllCellsDecides)
+{
+    const Mesh mesh = triangles_at_an_edge(200);
+    const auto graph = mesh_graph(mesh);
+    const auto partition = partition_with_metis(graph, {.num_parts = 2});
+    run_ranks(2, [&](const auto& device_mesh) {
+        const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
+        for (const auto& make : {std::function([&] { laplacian(part); }), std::function([&] { least_squares_gradient(part); }),
+                                 std::function([&] { facet_neighbor_mean(part); })})
+            EXPECT_TRUE(throws_with<InvalidInput>("has a facet that may belong to more than 64 cells", make));
+    });
+    EXPECT_NO_THROW(laplacian(MeshGeometry(mesh)));
 }
 
 TEST(MeshOperators, SendGhostsOnce)
