@@ -44,6 +44,9 @@ void transform(RuleCall& call)
     call.push({with_layouts(call, result, back_to(call, before, result.sizes()))});
 }
 
+// LibTorch 2.11 composes these so that a transform along one dimension alone is never written to the given tensor: the two arguments of the last operator are
+// exchanged.
+const RuleRegistration r_given("shortcuts", {"aten::fft_ihfft2.out", "aten::fft_ihfftn.out"}, out_rule);
 const RuleRegistration r_fourier("Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"}, transform);
 
 }  // namespace
