@@ -5,6 +5,7 @@
 #include "apps/cut/partition_report.h"
 #include "apps/cut/shard_sink.h"
 #include "apps/program/stage_timer.h"
+#include "partition/mesh/joined_points.h"
 #include "partition/mesh/mesh.h"
 #include "partition/mesh/mesh_graph.h"
 
@@ -48,6 +49,9 @@ public:
 
     /// Facets that three or more cells share, with numbers in the file. After `find_ghosts`.
     virtual FacetCrowds crowds() const = 0;
+
+    /// What keeps cells apart; of a mesh in windows, isolated cells only. After `find_ghosts`.
+    virtual UnjoinedCells unjoined_cells() const = 0;
 
     /// Passes each part to the sink of one rank.
     virtual void extract_parts(CutJob& job, ShardSink& sink) = 0;

@@ -63,6 +63,7 @@ void WholeSteps::find_graph(CutJob& job)
 {
     check_coordinates(mesh_, source_.name);
     graph_ = mesh_graph(mesh_, job.arguments.threads, &crowds_);
+    if (!mesh_.is_point_cloud()) unjoined_ = find_unjoined_cells(mesh_, graph_);
 }
 
 void WholeSteps::cut(CutJob& job)

@@ -23,6 +23,7 @@ public:
     void cut(CutJob& job) override;
     void find_ghosts(CutJob& job) override;
     FacetCrowds crowds() const override { return crowds_; }
+    UnjoinedCells unjoined_cells() const override { return unjoined_; }
     void extract_parts(CutJob& job, ShardSink& sink) override;
     void dump(CutJob& job, const std::filesystem::path& folder) override;
     void draw(CutJob& job, const std::filesystem::path& png) override;
@@ -32,6 +33,7 @@ private:
     const MeshSource& source_;
     std::int64_t num_cells_;
     FacetCrowds crowds_;
+    UnjoinedCells unjoined_;
     Csr graph_;
     Partition partition_;
     std::vector<GhostLayer> ghosts_;

@@ -158,6 +158,7 @@ void WindowSteps::find_ghosts(CutJob& job)
     for (std::size_t part = 0; job.arguments.contiguous && part < report.quality.parts.size(); ++part)
         if (report.quality.parts[part].num_components > 1) report.in_pieces.push_back(static_cast<std::int32_t>(part));
     crowds_ = windows_->crowds();
+    unjoined_.num_isolated = cut_->num_isolated();
     cut_->settle_points(windows_->take_first_cells());
     trim_memory();
 }

@@ -45,6 +45,7 @@ public:
     void cut(CutJob& job) override;
     void find_ghosts(CutJob& job) override;
     FacetCrowds crowds() const override { return crowds_; }
+    UnjoinedCells unjoined_cells() const override { return unjoined_; }
     void extract_parts(CutJob& job, ShardSink& sink) override;
     void dump(CutJob& job, const std::filesystem::path& folder) override;
     void draw(CutJob& job, const std::filesystem::path& png) override;
@@ -59,6 +60,7 @@ private:
     RankMessages& messages_;
     Sizes sizes_;
     FacetCrowds crowds_;
+    UnjoinedCells unjoined_;
     std::optional<CurveWindows> windows_;
     std::optional<WindowCut> cut_;
 };

@@ -14,6 +14,8 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
+#include "partition/mesh/joined_points.h"
+#include "partition/mesh/mesh_faults.h"
 
 #include <CLI/CLI.hpp>
 
@@ -21,6 +23,7 @@
 #include <filesystem>
 #include <iostream>
 #include <numeric>
+#include <optional>
 
 namespace meshard {
 
@@ -32,6 +35,7 @@ struct ConvertOptions {
     std::vector<std::string> blocks;
     std::string time;
     std::string compress = "none";
+    std::optional<double> join_points;
     std::string to;  // for checkpoints
     bool json = false;
 };
@@ -55,6 +59,10 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     app.add_option("--time", options.time, "time to read from a case, a series or a file with several times (default there: the first), as written there")
         ->type_name("T")
         ->default_str("the latest");
+    app.add_option("--join-points", options.join_points,
+                   "join points at most TOL apart, in the mesh's unit (0: at the same place), so that the cells there become neighbours; the first of them keeps its\n"
+                   "place and values")
+        ->type_name("TOL");
     add_compress_option(app, options.compress);
     app.add_option("--to", options.to, "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")->type_name("FORMAT");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
@@ -92,6 +100,30 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
     return size;
 }
 
+/// Adds what there is to say of it to the warnings.
+Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
+{
+    if (!(*options.join_points >= 0)) throw UsageError("--join-points is " + number_text(*options.join_points) + ", expected 0 or a length above 0.");
+    if (mesh.is_point_cloud()) throw UsageError("--join-points is for meshes with cells; " + options.input + " is a point cloud.");
+    const auto earlier = find_cell_faults(mesh).degenerate_cells;
+    auto joined = join_points(mesh, *options.join_points);
+    const auto say = [&](const std::string& text) {
+        warnings.push_back(options.input + ": " + text);
+        warn("convert", warnings.back() + ".");
+    };
+    if (joined.num_joined == 0) say("no two points are at most " + number_text(*options.join_points) + " apart; none were joined");
+    if (const auto& names = joined.differing_fields; !names.empty()) {
+        std::string list;
+        for (const auto& name : names) list += (list.empty() ? "'" : ", '") + name + "'";
+        say("points that were joined had different values of " + list + "; those of the first one are kept");
+    }
+    const auto faults = find_cell_faults(joined.mesh);
+    if (faults.degenerate_cells > earlier)
+        say(count_text(faults.degenerate_cells - earlier, "cell") + " (the first is number " + std::to_string(faults.first_degenerate) +
+            ") shrank: points of one cell were joined. Use a smaller --join-points");
+    return std::move(joined.mesh);
+}
+
 }  // namespace
 
 int convert_command(std::span<const std::string> arguments)
@@ -99,8 +131,8 @@ int convert_command(std::span<const std::string> arguments)
     ConvertOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     if (is_checkpoint_file(options.input)) {
-        if (!options.blocks.empty() || !options.time.empty() || options.compress != "none")
-            throw UsageError("--block, --time and --compress are for meshes; " + options.input + " is a checkpoint.");
+        if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
+            throw UsageError("--block, --time, --join-points and --compress are for meshes; " + options.input + " is a checkpoint.");
         convert_checkpoint({options.input, options.output, options.to, options.json});
         return exit_code::ok;
     }
@@ -121,12 +153,14 @@ int convert_command(std::span<const std::string> arguments)
     StageTimer timer;
     timer.begin("read");
     show_progress("reading ...");
-    const bool from_shards = is_shards_folder(options.input);
-    if (from_shards && (!options.blocks.empty() || !options.time.empty()))
+    // With joined points, pieces are no longer what they were: the merged mesh is written.
+    const bool is_folder = is_shards_folder(options.input), from_shards = is_folder && !options.join_points;
+    if (is_folder && (!options.blocks.empty() || !options.time.empty()))
         throw UsageError("--block and --time cannot be used with a shards folder, which has neither.");
-    Mesh mesh = from_shards ? merge_subdomains(load_subdomains(options.input)) : read_mesh(options.input, read_options);
+    Mesh mesh = is_folder ? merge_subdomains(load_subdomains(options.input)) : read_mesh(options.input, read_options);
     show_progress("");
     for (const std::string& text : warnings) warn("convert", text + ".");
+    if (options.join_points) mesh = with_joined_points(mesh, options, warnings);
     if (to_polygons) sort_as_polygonal(mesh);
     timer.begin("write");
     show_progress("writing ...");

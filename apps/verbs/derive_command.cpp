@@ -14,6 +14,8 @@
 #include "io/mesh_io.h"
 #include "ops/surface/surface_distance.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_geometry.h"
+#include "partition/mesh/joined_points.h"
 
 #include <ATen/ATen.h>
 #include <CLI/CLI.hpp>
@@ -145,6 +147,14 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
     const std::string cells = top == 3 ? "solids" : "polygons";
     if (is_of(FieldPlace::Cells)) warn_of(num_lower, "cell", "not among the " + cells + "; derivatives there are NaN.");
     if (is_of(FieldPlace::Points)) warn_of(std::ranges::count(is_used, false), "point", "outside all " + cells + "; derivatives there are NaN.");
+    if (is_of(FieldPlace::Cells)) {
+        const bool by_vertex = options.neighbors == GradientNeighbors::Vertex;
+        const auto unjoined = by_vertex ? find_cells_without_common_points(mesh, top) : find_unjoined_cells(mesh, facet_graph(mesh));
+        const auto text = describe(unjoined, options.mesh, by_vertex ? "point" : "face",
+                                   unjoined.num_isolated > 0 ? "derivatives of cell fields are NaN where a cell has no neighbour."
+                                                             : "derivatives of cell fields do not look across from one to the other.");
+        if (!text.empty()) warn("derive", options.mesh + ": " + text);
+    }
     for (const auto& derivation : derivations) {
         warn_of(count_not_finite(*find_array(arrays_at(mesh, derivation.place), derivation.field)), "value",
                 "of the field '" + derivation.field + "' NaN or infinite; '" + derivation.result + "' is NaN or infinite there and at neighbours.");

@@ -158,7 +158,8 @@ at::Tensor FieldDerivatives::cell_gradient(const at::Tensor& values)
 {
     if (!cell_gradient_) cell_gradient_ = least_squares_gradient(geometry_, neighbors_);
     const auto found = to_local((*cell_gradient_)(geometry_.cells().field(values)));
-    return found.masked_fill(counts_.eq(0).view({-1, 1, 1}), std::numeric_limits<double>::quiet_NaN());
+    const auto is_unknown = counts_.eq(0).logical_or(cell_gradient_->is_empty_row());
+    return found.masked_fill(is_unknown.view({-1, 1, 1}), std::numeric_limits<double>::quiet_NaN());
 }
 
 at::Tensor FieldDerivatives::point_gradient(const at::Tensor& values)
@@ -179,7 +180,8 @@ at::Tensor FieldDerivatives::laplacian_of(const at::Tensor& values)
 {
     if (!laplacian_) laplacian_ = laplacian(geometry_);
     const auto found = to_local((*laplacian_)(geometry_.cells().field(values)));
-    return found.masked_fill(counts_.eq(0).view({-1, 1}), std::numeric_limits<double>::quiet_NaN());
+    const auto is_unknown = counts_.eq(0).logical_or(laplacian_->is_empty_row());
+    return found.masked_fill(is_unknown.view({-1, 1}), std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace meshard

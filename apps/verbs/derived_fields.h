@@ -45,7 +45,7 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
 
 /// Derives fields of one mesh, or of this rank's part of one. Gradients of cell fields are least squares fits to the neighbours. Those of point fields are
 /// means over the cells around each point of the cells' mean gradients. Cells below the mesh's highest dimension are not used and get NaN, and so do
-/// points that no other cell uses.
+/// points that no other cell uses, and cells without neighbours.
 class FieldDerivatives {
 public:
     /// @param top_dimension   of the whole mesh

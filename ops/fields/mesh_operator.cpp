@@ -174,19 +174,22 @@ Stencil Stencil::transposed() const
 struct MeshOperator::Shared {
     FieldLayout from, to;
     SplitStencil stencils;
+    at::Tensor is_empty_row;
 };
 
 MeshOperator::MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil)
     : name_(name), form_(form)
 {
+    auto is_empty = at::empty({stencil.num_rows()}, at::kBool);
+    for (std::int64_t i = 0; i < stencil.num_rows(); ++i) is_empty.mutable_data_ptr<bool>()[i] = stencil.offsets[i] == stencil.offsets[i + 1];
     const bool takes_ghosts = from.plan && ghosts == Ghosts::OfInput;
     auto stencils = takes_ghosts ? split(stencil, from.num_owned) : SplitStencil{with_adjoint(std::move(stencil)), nullptr, {}, {}};
-    shared_ = std::make_shared<const Shared>(Shared{from, to, std::move(stencils)});
+    shared_ = std::make_shared<const Shared>(Shared{from, to, std::move(stencils), std::move(is_empty)});
 }
 
 at::Tensor MeshOperator::operator()(const at::Tensor& field) const
 {
-    const auto& [from, to, stencils] = *shared_;
+    const auto& [from, to, stencils, is_empty_row] = *shared_;
     const auto own = from.own_rows(name_, field);
     const bool contracts = form_ == Form::Divergence;
     if (!own.is_floating_point() || (contracts && (own.dim() < 2 || own.size(-1) != 3))) {
@@ -215,6 +218,11 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
     shape[0] = result.size(0);
     if (form_ == Form::Gradient) shape.push_back(3);
     return to.field(result.view(shape).to(own.device(), own.scalar_type()));
+}
+
+at::Tensor MeshOperator::is_empty_row() const
+{
+    return shared_->is_empty_row;
 }
 
 MeshOperator MeshOperator::as_divergence(const char* name) const

@@ -60,6 +60,9 @@ public:
     /// @throws InvalidInput if the field does not have the layout `from`, or, for a divergence, if its last dimension is not 3
     at::Tensor operator()(const at::Tensor& field) const;
 
+    /// Of each row of the stencil whether it takes no values, so that its result is zero whatever the field; (rows), bool.
+    at::Tensor is_empty_row() const;
+
     /// The divergence with the weights of this gradient. @throws InvalidInput unless this is a gradient
     MeshOperator as_divergence(const char* name) const;
 

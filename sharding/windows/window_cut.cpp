@@ -217,6 +217,17 @@ void WindowCut::number_along_curve()
     for (auto& owner : owners_) owner = number[owner];
 }
 
+std::int64_t WindowCut::count_isolated(std::int32_t window, const WindowGraph& graph) const
+{
+    std::vector<std::int32_t> isolated;
+    for (std::int32_t cell = 0; cell < graph.num_cells; ++cell)
+        if (graph.graph.row(cell).empty()) isolated.push_back(windows_.ids(window)[cell]);
+    if (isolated.empty() || windows_.is_point_cloud()) return 0;
+    const auto types = windows_.mesh().cells(isolated).cell_types;
+    windows_.mesh().release_pages();
+    return std::ranges::count_if(types, [](std::uint8_t type) { return cell_dimension(type) >= 2; });
+}
+
 PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule& rule)
 {
     const auto neighbors = rule.neighbors;
@@ -228,13 +239,14 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
     std::vector<std::int64_t> num_ghosts(num_parts, 0);
     PieceCounter pieces;
     marks_.clear();
-    num_graph_entries_ = 0;
+    num_graph_entries_ = num_isolated_ = 0;
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
         const auto [window, is_here, graph, outside] = window_of_round(round);
         if (!is_here) continue;
         const auto owners = owners_in(window);
         num_graph_entries_ += graph.graph.offsets[graph.num_cells];
         pieces.add_window(graph, windows_.begin(window), owners, outside);
+        num_isolated_ += count_isolated(window, graph);
         std::vector<PartPair> pairs;
         for (std::int32_t cell = 0; cell < graph.num_cells; ++cell)
             for (const auto neighbor : graph.graph.row(cell)) {
@@ -269,6 +281,7 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
     const auto num_pieces = pieces.count(messages_, windows_.positions(), num_parts);
     num_ghosts = sum_everywhere(messages_, num_ghosts);
     num_graph_entries_ = sum_everywhere(messages_, std::vector{num_graph_entries_}).front();
+    num_isolated_ = num_cells_ == 1 ? 0 : sum_everywhere(messages_, std::vector{num_isolated_}).front();
     quality.imbalance = static_cast<double>(std::ranges::max(sizes)) * num_parts / static_cast<double>(num_cells_);
     for (std::int32_t part = 0; part < num_parts; ++part) {
         quality.parts[part].num_owned = sizes[part];

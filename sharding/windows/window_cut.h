@@ -59,6 +59,9 @@ public:
     /// After `find_ghosts`: entries of the graph of all cells.
     std::int64_t num_graph_entries() const { return num_graph_entries_; }
 
+    /// After `find_ghosts`: polygons and solids without neighbours.
+    std::int64_t num_isolated() const { return num_isolated_; }
+
     /// After `settle_points`. Neighbours of the cells `begin` ... `end` - 1, all by their numbers in the file, ascending; on rank 0, elsewhere nothing. Goes
     /// through all windows.
     Csr neighbors_in_file(std::int64_t begin, std::int64_t end) const;
@@ -89,6 +92,7 @@ private:
     std::vector<std::int32_t> part_weights() const;                              // (parts, weights)
     BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const;  // as if each part were a row
     std::span<const std::int32_t> weights_in(std::int32_t window) const;
+    std::int64_t count_isolated(std::int32_t window, const WindowGraph& graph) const;
     void take_given();
     void cut_along_curve();
     void settle_cells();
@@ -105,6 +109,7 @@ private:
     std::vector<std::int32_t> weights_;  // (this rank's positions, num_weights_), or none
     std::vector<GhostMark> marks_;
     std::int64_t num_graph_entries_ = 0;
+    std::int64_t num_isolated_ = 0;
 };
 
 }  // namespace meshard

@@ -85,6 +85,31 @@ Mesh squares(std::int32_t pieces, std::int32_t n)
 
 }  // namespace
 
+Mesh exploded(const Mesh& mesh)
+{
+    Mesh result = mesh;
+    std::vector<std::int32_t> sources, place(mesh.num_points());
+    result.cells = {};
+    result.face_streams = {};
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+        std::vector<std::int32_t> row;
+        for (const auto point : mesh.cells.row(cell)) {
+            place[point] = static_cast<std::int32_t>(sources.size());
+            row.push_back(place[point]);
+            sources.push_back(point);
+        }
+        result.cells.push_row(row);
+        if (!mesh.has_polyhedra()) continue;
+        Csr stream;
+        stream.push_row(mesh.face_streams.row(cell));
+        if (stream.num_entries() > 0) for_each_face_point(stream, [&](std::int64_t, std::int32_t& point) { point = place[point]; });
+        result.face_streams.push_row(stream.row(0));
+    }
+    result.points = mesh.points.gather(sources);
+    for (auto& array : result.point_data) array = array.gather(sources);
+    return result;
+}
+
 void add_sample_arrays(Mesh& mesh)
 {
     std::vector<float> pressure;

@@ -58,6 +58,9 @@ Mesh vertex_cells(std::int32_t n);
 /// No points and no cells.
 Mesh empty_mesh();
 
+/// The same cells, each with points of its own.
+Mesh exploded(const Mesh& mesh);
+
 struct NamedMesh {
     std::string name;
     Mesh mesh;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/safetensors.h"
+#include "partition/mesh/joined_points.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/foam_case.h"
 #include "tests/support/sample_meshes.h"
@@ -102,6 +103,29 @@ TEST_F(ConvertCommand, PartitionsAndMergesACase)
     EXPECT_EQ(read_mesh(path("shards.vtkhdf")).cells, read_mesh(path("case")).cells);
     ASSERT_EQ(meshard({"convert", path("shards"), path("back.vtu")}).exit_code, 0);
     EXPECT_EQ(difference(read_mesh(path("back.vtu")), read_mesh(path("case"))), "");
+}
+
+TEST_F(ConvertCommand, JoinsPointsThatCoincide)
+{
+    Mesh mesh = exploded(cube(3));
+    std::vector<double> steps(mesh.num_points());
+    for (std::size_t i = 0; i < steps.size(); ++i) steps[i] = static_cast<double>(i);
+    mesh.point_data.push_back(DataArray::from("step", steps));
+    const auto apart = write("apart.vtu", mesh);
+
+    const auto result = meshard({"convert", apart, path("joined.vtu"), "--join-points", "0"});
+
+    EXPECT_TRUE(fails_with(result, 0, {"points that were joined had different values of 'step'; those of the first"}));
+    EXPECT_EQ(difference(read_mesh(path("joined.vtu")), join_points(mesh, 0).mesh), "");
+    mesh.point_data.clear();
+    const auto bare = write("bare.vtu", mesh);
+    EXPECT_TRUE(fails_with(meshard({"convert", bare, path("a.vtu"), "--join-points", "0.5"}), 0, {"cells (the first is number 0) shrank"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("joined.vtu"), path("a.vtu"), "--join-points", "0.1"}), 0, {"no two points are at most 0.1 apart"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", apart, path("b.vtu"), "--join-points", "-1"}), 2, {"--join-points is -1"}));
+    EXPECT_FALSE(std::filesystem::exists(path("b.vtu")));
+    ASSERT_EQ(meshard({"partition", path("joined.vtu"), "-n", "2", "-o", path("shards")}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("shards"), path("c.vtkhdf"), "--join-points", "0"}).exit_code, 0);
+    EXPECT_EQ(read_mesh(path("c.vtkhdf")).num_points(), 64);
 }
 
 TEST_F(ConvertCommand, SaysWhatIsWrong)

@@ -290,6 +290,30 @@ TEST_F(Derive, SumsFluxesForTheLaplacian)
     }
 }
 
+TEST_F(Derive, KnowsNothingWhereCellsAreApart)
+{
+    Mesh mesh = exploded(cube(3));
+    std::vector<double> p;
+    for (const auto& centroid : cell_measures(mesh).centroids) p.push_back(3 * centroid[0]);
+    mesh.cell_data.push_back(DataArray::from("p", p));
+    const auto apart = write("apart.vtu", mesh);
+    ASSERT_EQ(meshard({"convert", apart, path("joined.vtu"), "--join-points", "0"}).exit_code, 0);
+
+    for (const std::string neighbors : {"vertex", "facet"})
+        for (const std::string ranks : {"1", "2"}) {
+            SCOPED_TRACE(neighbors + ", " + ranks + " ranks");
+            const auto derive = [&](const std::string& file) {
+                return meshard({"derive", file, "-o", path("out.vtu"), "--gradient", "p", "--laplacian", "p", "--neighbors", neighbors, "--nproc", ranks});
+            };
+            EXPECT_TRUE(fails_with(derive(apart), 0, {"27 cells share no " + std::string(neighbors == "vertex" ? "point" : "face"), "--join-points 0"}));
+            const Mesh unknown = read_mesh(path("out.vtu"));
+            for (const auto* name : {"Gradient", "Laplacian"})
+                for (const auto value : array(unknown, name, true).to_doubles()) EXPECT_TRUE(std::isnan(value)) << name;
+            EXPECT_EQ(derive(path("joined.vtu")).err, "");
+            expect_rows(array(read_mesh(path("out.vtu")), "Gradient", true), {3, 0, 0}, 1e-12);
+        }
+}
+
 TEST_F(Derive, LeavesOutWhatIsNoSolid)
 {
     const std::string file = write("in.vtu", with_fields(mixed_cells(), true, linear_p, linear_u));

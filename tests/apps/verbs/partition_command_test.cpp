@@ -2,6 +2,7 @@
 #include "io/shards/subdomain_io.h"
 #include "partition/mesh/mesh_faults.h"
 #include "tests/apps/program_test.h"
+#include "tests/support/hub_meshes.h"
 #include "tests/support/sample_meshes.h"
 
 #include <cmath>
@@ -310,6 +311,31 @@ TEST_F(PartitionVerb, WarnsOfNaNInAFieldAndKeepsIt)
     EXPECT_TRUE(fails_with(result, 0, {"warning", "cell array 'p' has 2 NaN"}));
     EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
     EXPECT_EQ(meshard({"merge", path("shards"), "--verify", source}).exit_code, 0);
+}
+
+TEST_F(PartitionVerb, TellsOfCellsThatAreApart)
+{
+    const std::string source = write("apart.vtu", exploded(cube(3)));
+    const std::string words = "27 cells share no face with another";
+
+    const ProgramResult whole = meshard({"partition", source, "-n", "2", "-o", path("shards")});
+    const ProgramResult windows = meshard({"partition", source, "-n", "2", "-o", path("windows"), "--max-memory", "200M"});
+
+    EXPECT_TRUE(fails_with(whole, 0, {"warning", words + ", and 152 points lie at the place of another", "meshard convert " + source + " OUT --join-points 0"}));
+    EXPECT_TRUE(fails_with(windows, 0, {"warning", words}));
+    EXPECT_EQ(meshard({"partition", write("cube.vtu", cube(3)), "-n", "2", "-o", path("joined")}).err, "");
+}
+
+TEST_F(PartitionVerb, TellsOfHubs)
+{
+    const std::string source = write("star.vtu", star_of_lines(500));
+
+    for (const char* memory : {"", "200M"}) {
+        std::vector<std::string> words{"partition", source, "-n", "3", "-o", path(std::string("shards") + memory)};
+        if (*memory != 0) words.insert(words.end(), {"--max-memory", memory});
+        EXPECT_TRUE(fails_with(meshard(words), 0, {"warning", "500 cells share one face", "--ghosts vertex"}));
+        EXPECT_EQ(meshard({"check", path(std::string("shards") + memory)}).exit_code, 0);
+    }
 }
 
 TEST_F(PartitionVerb, RefusesDamagedFiles)
