@@ -50,16 +50,18 @@ at::Tensor as_tensor(std::vector<T>& values)
 
 }  // namespace
 
-Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches)
+Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches, Orient orient)
 {
     if (file.empty() && patches.empty()) throw InvalidInput(volume.string() + ": the model is told distances to a surface, and there is none.");
-    const auto mesh = file.empty() ? read_mesh(volume, {.time = {}, .blocks = patches}) : read_mesh(file);
-    Wall wall{mesh.points.to_doubles(), surface_triangles(mesh)};
+    auto mesh = file.empty() ? read_mesh(volume, {.time = {}, .blocks = patches}) : read_mesh(file);
+    auto facing = orient_surface(mesh, orient);
+    Wall wall{mesh.points.to_doubles(), surface_triangles(mesh), facing};
     if (wall.triangles.empty()) {
         throw InvalidInput((file.empty() ? volume.string() + ", data.wall_patches" : file.string()) +
                            ": there are no polygons. Distances need a surface of them.");
     }
-    if (file.empty()) {
+    if (file.empty() && orient == Orient::AsIs) {
+        std::swap(wall.facing.outward, wall.facing.inward);
         for (std::size_t i = 0; i < wall.triangles.size(); i += 3) std::swap(wall.triangles[i + 1], wall.triangles[i + 2]);
     }
     return wall;
@@ -145,6 +147,7 @@ std::string ComputedInputs::description() const
     if (areas) text += " areas";
     if (distances) text += " sdf";
     if (directions) text += " wall_direction";
+    if (orient == Orient::Outward) text += " turned outward with " + normals;
     if (text.empty()) return {};
     text = (on_cells ? "of cells" : "of points") + text;
     for (const auto& patch : wall_patches) text += " " + patch;
@@ -156,17 +159,35 @@ std::string point_normals_in_use(const DataConfig& data)
     return !data.on_cells && data.tells("normals") ? data.normals : "";
 }
 
-ComputedInputs computed_inputs(const DataConfig& data)
+Orient orient_of(const DataConfig& data)
 {
-    return {data.needs_wall(), data.tells("areas"), data.on_cells, data.wall_patches, data.tells("wall_direction"), point_normals_in_use(data)};
+    return data.turns_outward ? Orient::Outward : Orient::AsIs;
 }
 
-void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
-                         const std::string& where)
+ComputedInputs computed_inputs(const DataConfig& data)
 {
+    return {.distances = data.needs_wall(),
+            .areas = data.tells("areas"),
+            .on_cells = data.on_cells,
+            .wall_patches = data.wall_patches,
+            .directions = data.tells("wall_direction"),
+            .normals = data.normals,
+            .orient = orient_of(data),
+            .point_normals = point_normals_in_use(data)};
+}
+
+CaseFacing add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
+                               const std::string& where)
+{
+    CaseFacing facing{orient_surface(mesh, inputs.orient, inputs.normals), {}};
     if (!inputs.point_normals.empty()) add_point_normals(mesh, inputs.point_normals, where);
     if (inputs.areas) add_areas(mesh, inputs.on_cells, where);
-    if (inputs.distances) add_distances(mesh, inputs.on_cells, read_wall(wall, volume, inputs.wall_patches), where, inputs.directions);
+    if (inputs.distances || !wall.empty() || !inputs.wall_patches.empty()) {
+        const auto body = read_wall(wall, volume, inputs.wall_patches, inputs.orient);
+        facing.wall = body.facing;
+        if (inputs.distances) add_distances(mesh, inputs.on_cells, body, where, inputs.directions);
+    }
+    return facing;
 }
 
 void remove_computed_inputs(Mesh& mesh)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/cases/surface_orientation.h"
 #include "apps/settings/training_config.h"
 #include "partition/mesh/mesh.h"
 
@@ -22,11 +23,12 @@ inline constexpr const char* kPointNormals = "meshard:normals";
 struct Wall {
     std::vector<double> vertices;         ///< (n, 3)
     std::vector<std::int64_t> triangles;  ///< (m, 3)
+    SurfaceFacing facing = {};            ///< of the triangles
 };
 
 /// Of a file of its own, or, without one, of the volume's blocks `patches`, turned round, since patches look out of the volume.
-/// @throws InvalidInput if there are no polygons, or neither file nor patches; as `read_blocks`.
-Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches);
+/// @throws InvalidInput if there are no polygons, or neither file nor patches; as `read_blocks` and `turn_outward`.
+Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches, Orient orient = Orient::AsIs);
 
 /// Adds the array `kDistances`: how far the place of each row (`row_places`) is from the wall, in the file's unit; negative inside, as the winding number
 /// tells. On request also the array `kDirections`, of unit vectors from there to the nearest point of the wall; zero on the wall itself, to 1e-7 of the
@@ -48,6 +50,8 @@ struct ComputedInputs {
     bool on_cells = true;
     std::vector<std::string> wall_patches = {};  ///< for `read_wall`
     bool directions = false;                     ///< to the wall
+    std::string normals = {};                    ///< array of normals, which are turned with the polygons
+    Orient orient = Orient::AsIs;                ///< of surfaces and walls
     std::string point_normals = {};              ///< the array that is read where a case has it, in place of computed ones; empty: no normals of points
 
     /// One line that says all of it; empty where nothing is computed.
@@ -57,12 +61,20 @@ struct ComputedInputs {
 /// Name of the array of unit normals where a model is told normals of points; empty where it is not.
 std::string point_normals_in_use(const DataConfig& data);
 
+/// What the data say of polygons that point inward.
+Orient orient_of(const DataConfig& data);
+
 /// Those of the data's inputs that are made of the whole mesh, before it is cut.
 ComputedInputs computed_inputs(const DataConfig& data);
 
-/// Adds those. @throws as the functions above
-void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
-                         const std::string& where);
+/// How the surface of a case and its wall face, where it has them.
+struct CaseFacing {
+    SurfaceFacing surface, wall;
+};
+
+/// Turns the surface if asked, and adds those. @throws as the functions above
+CaseFacing add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
+                               const std::string& where);
 
 /// Takes them away again.
 void remove_computed_inputs(Mesh& mesh);

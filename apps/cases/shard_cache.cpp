@@ -65,7 +65,7 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     auto mesh = read_mesh(source.file);
     if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
     const auto graph = mesh_graph(mesh);
-    add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
+    const auto facing = add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
     const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts), .seed = static_cast<std::int32_t>(cache.seed)};
     const auto partition = partition_with_metis(graph, options);
     const auto subdomains = extract_subdomains(mesh, graph, partition, 0);
@@ -77,7 +77,7 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     if (source_files(source.file).size() == 1) info.source_hash = hash_text(source.wall.empty() ? hash : hash_of_file(source.file, source.id, noted));
     info.method = "metis";
     info.seed = cache.seed;
-    info.options = {{"imbalance", kImbalance}};
+    info.options = {{"imbalance", kImbalance}, {kSurfaceFacing, to_string(facing.surface.facing())}, {kWallFacing, to_string(facing.wall.facing())}};
     info.versions = {{"METIS", MESHARD_METIS_VERSION}};
     info.quality = measure_quality(partition, graph);
     save_subdomains(unfinished, subdomains, std::move(info));

@@ -189,6 +189,12 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
     }
 }
 
+static void warn_of_facing(const std::string& name, const SurfaceFacing& found, const FacingCounts& trained)
+{
+    const auto fault = facing_fault(found, trained, "--orient outward turns it.");
+    if (!fault.empty()) warn("predict", name + ": " + fault);
+}
+
 std::int64_t memory_for_points(const World& world, const RankGroup& all)
 {
     const auto device = world.device();
@@ -216,12 +222,14 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                              const PredictionOptions& options, World& world)
 {
+    if (options.orient)
+        for (auto& model : models) model.set_orient(*options.orient);
     const auto kind = kind_of_output(output);
     const bool in_pieces = output.extension() == ".pvtp" || output.extension() == ".pvtu";
     const auto folder = std::filesystem::absolute(output).parent_path();
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto& data = models.front().data();  // of the fields the same in all
-    const auto name = input.filename().string();
+    const auto name = input.filename().string(), wall_name = options.wall.empty() ? name : options.wall.filename().string();
     const auto tells = [&](std::string_view what) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().tells(what); }); };
 
     Mesh whole;
@@ -230,6 +238,10 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         whole.kind = kind;
         if ((data.on_cells ? whole.num_cells() : whole.num_points()) == 0) {
             throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
+        }
+        if (tells("normals") || options.with_forces) {
+            const auto found = orient_surface(whole, orient_of(data), data.normals);
+            warn_of_facing(name, found, models.front().facing().surfaces);
         }
         for (const auto& model : models) {
             if (const auto normals = point_normals_in_use(model.data()); !normals.empty()) add_point_normals(whole, normals, input.string());
@@ -264,14 +276,20 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
             std::erase_if(arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
             wall_patches = model.data().wall_patches;
             has_distances = true;
-            add_distances(subdomain.mesh, data.on_cells, read_wall(options.wall, input, wall_patches), name, tells("wall_direction"));
+            const auto wall = read_wall(options.wall, input, wall_patches, orient_of(data));
+            if (world.rank() == 0) warn_of_facing(wall_name, wall.facing, model.facing().walls);
+            add_distances(subdomain.mesh, data.on_cells, wall, name, tells("wall_direction"));
         }
         const auto told = point_inputs(subdomain.mesh, rows, model.data(), frame, name);
         model.move_to(device);
         model.set_memory(options.memory ? *options.memory : model.memory_for(num_rows, bytes));
         auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
         tell_of_case(inputs, model, value_of, device);
-        if (model.takes_body()) inputs.body = case_body(read_wall(options.wall, input, model.data().wall_patches), frame);
+        if (model.takes_body()) {
+            const auto wall = read_wall(options.wall, input, model.data().wall_patches, orient_of(data));
+            if (world.rank() == 0 && !model.data().needs_wall()) warn_of_facing(wall_name, wall.facing, model.facing().walls);
+            inputs.body = case_body(wall, frame);
+        }
         if (const auto* other = model.other_part()) {
             if (!options.other_part.empty())
                 inputs.other_part = read_other_part(options.other_part, *other, frame, device_mesh, device);

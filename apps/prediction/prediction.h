@@ -37,6 +37,7 @@ struct PredictionOptions {
                                                 ///< machine's memory, or of what the ranks' device has free, shared by the ranks
     std::int64_t num_draws = 0;                 ///< predictions of each model with its dropout, as in training; 0: one without
     bool with_forces = false;                   ///< also drag and lift
+    std::optional<Orient> orient = {};          ///< in place of what the run says (`data.orient`)
 };
 
 /// Drag and lift coefficients of a case, one a prediction; none, and why, where they are not known.

@@ -223,6 +223,8 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
     training_mean_ = checkpoint.training_mean();
     for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
     ranges_ = InputRanges::from_json(description.value(part == 1 ? "volume_input_ranges" : "input_ranges", nlohmann::json()));  // not said by earlier versions
+    const auto facing = description.value(part == 1 ? "volume_facing" : "facing", nlohmann::json::object());
+    facing_ = {FacingCounts::from_json(facing.value("surfaces", nlohmann::json())), FacingCounts::from_json(facing.value("walls", nlohmann::json()))};
     if (!has_volume) return;
     if (find_model(model_.class_name).needs_both_parts && description.contains("data")) other_part_ = data_config(description[part == 1 ? "data" : "volume"]);
     // Fields and channels of the surface come first.

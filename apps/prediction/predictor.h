@@ -3,6 +3,7 @@
 
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/input_ranges.h"
+#include "apps/cases/surface_orientation.h"
 #include "apps/evaluation/shape_coefficients.h"
 #include "apps/settings/grid_settings.h"
 #include "apps/settings/training_config.h"
@@ -64,8 +65,10 @@ public:
     at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.physical(training_mean_); }
     /// (channels): deviations over the training cases, in the same units.
     at::Tensor training_deviation(const FieldScaling& scaling) const { return scaling.scale.defined() ? normalizer_.std * scaling.scale : normalizer_.std; }
-    const ForceSettings& forces() const { return forces_; }  ///< of the run's configuration; without area for a file of weights
-    const InputRanges& ranges() const { return ranges_; }    ///< of the training cases; empty for files that do not say them
+    const ForceSettings& forces() const { return forces_; }                              ///< of the run's configuration; without area for a file of weights
+    const TrainedFacing& facing() const { return facing_; }                              ///< of surfaces and walls of the training cases
+    void set_orient(Orient orient) { data_.turns_outward = orient == Orient::Outward; }  ///< in place of what the run says
+    const InputRanges& ranges() const { return ranges_; }                                ///< of the training cases; empty for files that do not say them
     /// Drag and lift by the shape alone, as the training cases have them; nothing for a checkpoint that does not say them.
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
@@ -111,6 +114,7 @@ private:
     std::vector<std::string> notes_;
     ForceSettings forces_;
     InputRanges ranges_;
+    TrainedFacing facing_;
     std::optional<ShapeCoefficients> shape_coefficients_;
     Normalizer normalizer_;
     at::Tensor training_mean_;

@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -81,6 +82,12 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     return result;
 }
 
+void note_facing(const std::string& where, const SurfaceFacing& found, const FacingCounts& trained, std::vector<std::string>& notes)
+{
+    const auto fault = facing_fault(found, trained, "--orient outward turns it.");
+    if (!fault.empty()) notes.push_back(where + ": " + fault);
+}
+
 EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,
                             const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see, std::vector<std::string>& notes)
 {
@@ -94,6 +101,10 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     if (world.rank() == 0) {
         whole = read_mesh(source.file);
         require_true_fields(whole, data, where);
+        if (data.tells("normals") || !model.forces.area.empty()) {
+            const auto found = orient_surface(whole, orient_of(data), data.normals);
+            note_facing(where, found, predictor.facing().surfaces, notes);
+        }
         if (const auto normals = point_normals_in_use(data); !normals.empty()) add_point_normals(whole, normals, where);
         if (data.tells("areas")) add_areas(whole, data.on_cells, where);
         add_geometry(whole, data.on_cells);
@@ -103,7 +114,12 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto rows = data.on_cells ? part.subdomain.cells.owned() : part.subdomain.points.owned();
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     const auto geometry = take_geometry(mesh, num_rows, data.on_cells);
-    if (data.needs_wall()) add_distances(mesh, data.on_cells, read_wall(source.wall, source.file, data.wall_patches), where, data.tells("wall_direction"));
+    std::optional<Wall> wall;
+    if (data.needs_wall() || predictor.takes_body()) {
+        wall = read_wall(source.wall, source.file, data.wall_patches, orient_of(data));
+        note_facing(source.wall.empty() ? where : source.wall.string(), wall->facing, predictor.facing().walls, notes);
+    }
+    if (data.needs_wall()) add_distances(mesh, data.on_cells, *wall, where, data.tells("wall_direction"));
     const auto frame = case_frame(data.frame, part.bounds, source);
     const auto told = point_inputs(mesh, rows, data, frame, where);
     const auto truth = field_values(mesh, rows, data, where);
@@ -112,7 +128,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     predictor.set_memory(predictor.memory_for(num_rows, memory_for_points(world, all)));
     auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
     tell_of_case(inputs, predictor, [&](const std::string& column) { return source.number(column); }, device);
-    if (predictor.takes_body()) inputs.body = case_body(read_wall(source.wall, source.file, data.wall_patches), frame);
+    if (predictor.takes_body()) inputs.body = case_body(*wall, frame);
     if (const auto* other = predictor.other_part()) {
         if (!source.other_part.empty())
             inputs.other_part = read_other_part(source.other_part, *other, frame, device_mesh, device);

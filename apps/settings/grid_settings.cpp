@@ -22,6 +22,7 @@ constexpr RefusedKey kRefused[] = {
     {"data.volume", "data.grid stands in its place"},
     {"data.inputs", "a model of grids is told the arrays of data.arrays"},
     {"data.normals", "a grid has no normals"},
+    {"data.orient", "a grid has no surface"},
     {"data.wall", "distances of a grid are one of its arrays; name it in data.arrays"},
     {"data.wall_patches", "distances of a grid are one of its arrays; name it in data.arrays"},
     {"data.distances", "distances of a grid are one of its arrays; name it in data.arrays"},

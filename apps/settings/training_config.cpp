@@ -75,6 +75,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.wall", .meaning = "surfaces for sdf, wall_direction and domino below the root, e.g. body_*.stl, the last * is the id; without * one for all"},
     {.path = "data.wall_patches", .type = SettingType::TextList, .meaning = "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case"},
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
+    {.path = "data.orient", .fallback = "as-is", .words = "outward|as-is", .meaning = "what is done with polygons of surfaces and walls whose normals point inwards: they are turned outward, or kept as-is with a warning"},
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
     {.path = "data.length", .fallback = "bounds", .meaning = "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table"},
     {.path = "data.reference.*", .type = SettingType::TextList, .meaning = "U_inf (a speed or a vector), rho, p_inf, T_inf, L: numbers or columns of the table; for drag and for targets without units"},
@@ -363,6 +364,7 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
         throw UsageError(settings.where("data.inputs") + " must begin with points and name each input once, e.g. [points, normals] or [points, sdf].");
     }
     data.normals = settings.text("data.normals");
+    data.turns_outward = settings.text("data.orient") == "outward";
     read_wall_config(settings, data, find_model(settings.text("model.name")).takes_body());
     if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
     if (!data.constants.empty() && data.case_tables.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
@@ -708,29 +710,31 @@ nlohmann::json to_json(const DataConfig& data)
     for (const auto& name : data.inputs) inputs += (inputs.empty() ? "" : ", ") + name;
     const bool has_height = data.tells("height"), is_encoded = data.encoding.kind != "none";
     const DataConfig none;
-    return {{"association", data.on_cells ? "cell" : "point"},
-            {"is_grid", data.is_grid},
-            {"arrays", data.arrays},
-            {"fields", std::move(fields)},
-            {"inputs", inputs},
-            {"wall_patches", data.wall_patches},
-            {"normals", data.normals},
-            {"constants", data.constants},
-            {"time", data.time},
-            {"center", data.frame.center},
-            {"length", data.frame.length},
-            {"up", has_height ? data.frame.up : none.frame.up},
-            {"ground", has_height ? data.frame.ground : none.frame.ground},
-            {"distances", data.distances},
-            {"encoding", data.encoding.kind},
-            {"encoding_frequencies", is_encoded ? data.encoding.num_frequencies : none.encoding.num_frequencies},
-            {"encoding_scales", is_encoded ? data.encoding.scales : none.encoding.scales},
-            {"targets", data.nondimensional ? "nondimensional" : "physical"},
-            {"reference", data.nondimensional ? data.reference : none.reference},
-            {"reference_columns", data.nondimensional ? data.reference_columns : none.reference_columns},
-            {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
-            {"sampling_resolution", data.num_sampled},
-            {"sampling", kSamplingNames[static_cast<std::size_t>(data.sampling)]}};
+    nlohmann::json description{{"association", data.on_cells ? "cell" : "point"},
+                               {"is_grid", data.is_grid},
+                               {"arrays", data.arrays},
+                               {"fields", std::move(fields)},
+                               {"inputs", inputs},
+                               {"wall_patches", data.wall_patches},
+                               {"normals", data.normals},
+                               {"constants", data.constants},
+                               {"time", data.time},
+                               {"center", data.frame.center},
+                               {"length", data.frame.length},
+                               {"up", has_height ? data.frame.up : none.frame.up},
+                               {"ground", has_height ? data.frame.ground : none.frame.ground},
+                               {"distances", data.distances},
+                               {"encoding", data.encoding.kind},
+                               {"encoding_frequencies", is_encoded ? data.encoding.num_frequencies : none.encoding.num_frequencies},
+                               {"encoding_scales", is_encoded ? data.encoding.scales : none.encoding.scales},
+                               {"targets", data.nondimensional ? "nondimensional" : "physical"},
+                               {"reference", data.nondimensional ? data.reference : none.reference},
+                               {"reference_columns", data.nondimensional ? data.reference_columns : none.reference_columns},
+                               {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
+                               {"sampling_resolution", data.num_sampled},
+                               {"sampling", kSamplingNames[static_cast<std::size_t>(data.sampling)]}};
+    if (data.turns_outward) description["orient"] = "outward";  // where it is not said, surfaces are as they are
+    return description;
 }
 
 DataConfig data_config(const nlohmann::json& description)
@@ -743,6 +747,7 @@ DataConfig data_config(const nlohmann::json& description)
     data.inputs = names_in(description.at("inputs"));
     data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // not said by earlier versions, which had none
     data.normals = description.at("normals");
+    data.turns_outward = description.value("orient", "as-is") == "outward";
     data.constants = description.at("constants").get<std::vector<std::string>>();
     data.time = description.value("time", "");  // not said by earlier versions, which had none
     data.frame = {description.at("center"), description.at("length"), description.value("up", data.frame.up), description.value("ground", data.frame.ground)};

@@ -79,6 +79,7 @@ struct DataConfig {
     std::vector<FieldConfig> fields;
     std::vector<std::string> inputs{"points", "normals"};  ///< what the model is told of each point: points first
     std::string normals;                                   ///< array; computed from the polygons where a case has none
+    bool turns_outward = false;                            ///< polygons of surfaces and walls that point inward are turned
     std::string wall;                                      ///< pattern below the root: the surfaces whose distance `sdf` is; empty where it is of patches
     std::vector<std::string> wall_patches;                 ///< blocks of the case's own file that are that surface
     std::string distances;                                 ///< array that is `sdf` in place of the distance to a surface; empty for none

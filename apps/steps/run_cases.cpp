@@ -50,6 +50,9 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
     auto test = opened(lists.test, &train);
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, cache.num_parts};
     for (std::size_t n = 0; n < shards.size(); ++n) cases.shards[sources[n].id] = shards[n];
+    cases.facing = facing_in(std::span(shards).first(lists.train.size()));
+    const bool hears_of_it = data.tells("normals") || data.needs_wall() || !data.wall.empty() || config.training.has_forces() || !config.forces.area.empty();
+    if (const auto fault = facing_fault(cases.facing); !fault.empty() && hears_of_it) log.say("warning: " + fault);
     return cases;
 }
 
@@ -82,7 +85,7 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, 
     auto train = loaded(lists.train, nullptr);
     auto val = loaded(lists.val, &train);
     auto test = loaded(lists.test, &train);
-    RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), of_inputs};
+    RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), {}, of_inputs};
     for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has none
     return cases;
 }

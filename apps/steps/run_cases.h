@@ -3,6 +3,7 @@
 
 #include "apps/cases/case_list.h"
 #include "apps/cases/field_scaling.h"
+#include "apps/cases/surface_orientation.h"
 #include "apps/evaluation/case_figures.h"
 #include "apps/settings/training_config.h"
 #include "apps/settings/training_log.h"
@@ -22,6 +23,7 @@ struct RunCases {
     CaseSet train, val, test;
     std::map<std::string, std::filesystem::path> shards;  ///< folders by id
     std::int64_t num_parts = 1;                           ///< that each case is cut into
+    TrainedFacing facing = {};                            ///< of surfaces and walls of the training cases
     std::optional<Normalizer> of_inputs = {};             ///< of grids: of what the model is told, over the training cases
 
     /// Of all cases, train, val, test: their figures, kept in the store. Collective.

@@ -788,7 +788,7 @@ Example Run::next_example(std::vector<CaseSequence*> sequences)
         const auto all = first.cases.all();
         const auto& source = *std::ranges::find(all, id, &CaseSource::id);
         const auto frame = case_frame(first.data.frame, read_manifest(first.stored->shards.at(id)).bounds, source);
-        return case_body(read_wall(source.wall, source.file, first.data.wall_patches), frame);
+        return case_body(read_wall(source.wall, source.file, first.data.wall_patches, orient_of(first.data)), frame);
     });
     for (auto& part : example) part.inputs.body = body;
     return example;
@@ -1265,6 +1265,10 @@ void Run::save(const char* name, const Json& metrics) const
     if (shape_coefficients_) description["shape_coefficients"] = shape_coefficients_->to_json();
     description["input_ranges"] = parts_.front().ranges.to_json();
     if (config_.volume) description["volume_input_ranges"] = parts_.back().ranges.to_json();
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+        const auto& facing = parts_[part].stored->facing;
+        description[part == 1 ? "volume_facing" : "facing"] = {{"surfaces", facing.surfaces.to_json()}, {"walls", facing.walls.to_json()}};
+    }
     description["seed"] = config_.seed;
     description["draws"] = kDrawsOfSteps;
     description["train_cases"] = train_ids();

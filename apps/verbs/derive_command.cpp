@@ -10,6 +10,7 @@
 #include "apps/verbs/derived_fields.h"
 #include "apps/verbs/field_tensors.h"
 #include "apps/verbs/mesh_fields.h"
+#include "apps/verbs/orient_option.h"
 #include "apps/verbs/wall_surface.h"
 #include "io/mesh_io.h"
 #include "ops/surface/surface_distance.h"
@@ -48,6 +49,7 @@ struct DeriveOptions {
     GradientNeighbors neighbors = GradientNeighbors::Vertex;
     std::vector<std::string> walls;
     std::string sign = "none";
+    Orient orient = Orient::AsIs;
     bool with_direction = false;
     FieldPlace walls_at = FieldPlace::Points;
     WriteOptions write;
@@ -58,7 +60,7 @@ struct DeriveOptions {
 
 bool parse(std::span<const std::string> arguments, DeriveOptions& options)
 {
-    std::string from, at = "points", neighbors = "vertex", compress = "none";
+    std::string from, at = "points", neighbors = "vertex", compress = "none", orient;
     CLI::App app(
         "Writes MESH with further arrays, computed from its fields and geometry: derivatives, at the points or cells where the field is given, and distances\n"
         "to walls. Arrays have the names of ParaView's filter Gradient, after the field's name if there are several fields (p Gradient, U "
@@ -87,6 +89,7 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
         ->type_name("HOW")
         ->check(CLI::IsMember({"none", "normals", "winding"}))
         ->capture_default_str();
+    add_orient_option(app, orient, "as-is");
     app.add_flag("--wall-direction", options.with_direction, "also write the unit vector away from the wall, the gradient of the distance; `Wall Direction`");
     add_place_option(app, "--at", at, "where distances to walls are computed")->capture_default_str();
     app.add_flag("--replace", options.replaces, "replace arrays of MESH that have the results' names");
@@ -96,13 +99,15 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     if (!parse_arguments(app, arguments)) return false;
 
     options.from = parse_place(from);
+    if (!orient.empty()) options.orient = parse_orient(orient);
     options.walls_at = *parse_place(at);
     options.neighbors = neighbors == "vertex" ? GradientNeighbors::Vertex : GradientNeighbors::Facet;
     options.write.compression = parse_compression(compress);
     const bool has_wish = std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
     if (!has_wish && options.walls.empty())
         throw UsageError("nothing to derive. Give --gradient, --divergence, --vorticity, --q, --laplacian or --wall-distance.");
-    if (options.walls.empty() && (options.sign != "none" || options.with_direction)) throw UsageError("--sign and --wall-direction need --wall-distance.");
+    if (options.walls.empty() && (options.sign != "none" || options.with_direction || !orient.empty()))
+        throw UsageError("--sign, --wall-direction and --orient need --wall-distance.");
     return true;
 }
 
@@ -276,8 +281,11 @@ Input read_input(const DeriveOptions& options)
     if (!derivations.empty()) warn_of_rows(input.whole, derivations, options);
     if (!options.walls.empty()) {
         if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0) throw InvalidInput(options.mesh + " has no cells. Leave --at cells out.");
-        input.walls = read_walls(options.walls, options.mesh);
-        if (options.sign == "normals" && !input.walls.is_closed)
+        input.walls = read_walls(options.walls, options.mesh, options.orient);
+        const auto facing = input.walls.facing.facing();
+        if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))
+            warn("derive", "--wall-distance: " + meshard::describe(input.walls.facing) + ", so that signs are exchanged there. --orient outward turns them.");
+        if (options.sign == "normals" && !input.walls.facing.is_closed)
             warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding tolerates holes.");
     }
     input.bare = bare_mesh(input.whole, derivations);

@@ -5,11 +5,13 @@
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/report/case_evaluation.h"
+#include "apps/verbs/orient_option.h"
 
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <unistd.h>
 
 namespace meshard {
@@ -23,6 +25,7 @@ struct EvaluateArguments {
     int num_ranks = 0;
     std::string device = "auto";
     bool json = false;
+    std::optional<Orient> orient;
 };
 
 bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
@@ -31,6 +34,7 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
                  "a case (cases.csv) and all numbers (evaluation.json). Beside each error stands that of the training mean.",
                  "evaluate");
     std::vector<std::string> bounds;
+    std::string orient;
     app.add_option("model", options.model, "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
         ->required()
         ->type_name("RUN|CHECKPOINT");
@@ -41,12 +45,14 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
     app.add_option("--fail-if", bounds, "end with exit code 1 if this holds, e.g. 'test.cd.mae>0.01', test.pressure.rel_l2.max; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NUMBER>BOUND");
+    add_orient_option(app, orient, "what the run did in training (data.orient)");
     app.add_flag("--json", options.json, "evaluation.json on stdout instead of the tables");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
     if (!parse_arguments(app, arguments)) return false;
+    if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
     return true;
 }
@@ -83,6 +89,7 @@ std::vector<JudgedPart> judged_parts(const EvaluateArguments& options)
         if (num_parts > 1) std::erase_if(words, [&](const auto& word) { return std::filesystem::is_regular_file(word) && part_of_file(word) != part; });
         if (words.empty() && !options.cases.empty()) continue;
         auto model = judged_model(options.model, part);
+        if (options.orient) model.predictor.set_orient(*options.orient);
         auto cases = judged_cases(model, words);
         auto folder = output_folder(options, model);
         parts.push_back({std::move(model), std::move(cases), part == 0 ? folder : folder / "volume"});

@@ -5,6 +5,7 @@
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/force_fields.h"
+#include "apps/verbs/orient_option.h"
 #include "io/mesh_io.h"
 #include "partition/mesh/surface_forces.h"
 
@@ -28,6 +29,7 @@ struct ForcesOptions {
     FieldKind kind = FieldKind::Kinematic;
     bool shear_is_traction = false;
     bool flip_normals = false;
+    Orient orient = Orient::AsIs;
     bool json = false;
     double rho = 1;
     std::optional<double> speed;
@@ -119,7 +121,7 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
 bool parse(std::span<const std::string> arguments, ForcesOptions& options)
 {
     std::string rho = "1", u_inf, area, length, center, drag, lift;
-    std::string shear_sign = "openfoam";
+    std::string shear_sign = "openfoam", orient;
     std::string kind = "kinematic";
     CLI::App app("Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
                  "coefficients. The order of each polygon's points must be such that its normal points out of the body into the fluid;\n"
@@ -140,6 +142,7 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
         ->check(CLI::IsMember({"openfoam", "traction"}))
         ->capture_default_str();
     app.add_flag("--flip-normals", options.flip_normals, "reverse the polygons' normals, because they point into the body");
+    add_orient_option(app, orient, "as-is");
     app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
     app.add_option("--u-inf", u_inf, "speed of the flow, or its velocity vector, which then also is the direction of drag")->type_name("U|X,Y,Z");
     app.add_option("--area", area, "reference area; together with --u-inf gives coefficients")->type_name("A");
@@ -150,6 +153,8 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report; an array of them for several files");
     if (!parse_arguments(app, arguments)) return false;
 
+    if (!orient.empty()) options.orient = parse_orient(orient);
+    if (options.orient == Orient::Outward && options.flip_normals) throw UsageError("--flip-normals and --orient outward cannot be used together.");
     options.kind = kind == "kinematic" ? FieldKind::Kinematic : kind == "static" ? FieldKind::Static : FieldKind::Coefficient;
     options.shear_is_traction = shear_sign == "traction";
     options.rho = *parse_positive(rho, "--rho");
@@ -196,16 +201,17 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     if (report.is_flipped) {
         for (Vector3& area : areas) area = {-area[0], -area[1], -area[2]};
     }
-    const bool is_inward = report.edges.is_closed() && (enclosed_volume(mesh) < 0) != report.is_flipped;
-    if (is_inward) {
-        warn("forces", report.file + ": the surface is closed and its normals point inwards, so the pressure force has the "
-                                     "wrong sign unless the fluid is inside. --flip-normals reverses them.");
-    }
+    auto facing = surface_facing(mesh);
+    if (report.is_flipped) std::swap(facing.outward, facing.inward);
+    if (facing.facing() == Facing::Inward || facing.facing() == Facing::Mixed)
+        warn("forces", report.file + ": " + describe(facing) + ", so the pressure force has the wrong sign there unless the fluid is inside. " +
+                           (facing.facing() == Facing::Inward ? "--flip-normals reverses them, --orient outward turns them." : "--orient outward turns them."));
 }
 
 ForcesReport compute(const std::string& file, const ForcesOptions& options)
 {
-    const Mesh mesh = read_surface(file);
+    Mesh mesh = read_surface(file);
+    if (options.orient == Orient::Outward) orient_surface(mesh, options.orient, "Normals");
     ForcesReport report;
     report.file = file;
     report.num_polygons = mesh.num_cells();

@@ -70,6 +70,7 @@ Json to_json(const std::string& file, const MeshSummary& mesh)
                            {"boundary_edges", mesh.edges->num_boundary},
                            {"non_manifold_edges", mesh.edges->num_non_manifold},
                            {"area", mesh.area},
+                           {"normals", to_string(mesh.facing.facing())},
                            {"enclosed_volume", mesh.edges->is_closed() ? Json(mesh.volume) : Json(nullptr)}};
     }
     json["memory_bytes"] = mesh.memory_bytes;
@@ -105,10 +106,14 @@ void print_surface(const MeshSummary& mesh)
     const SurfaceEdges& edges = *mesh.edges;
     std::cout << "  surface     ";
     if (edges.is_closed()) {
-        std::cout << "closed, encloses " << number_text(std::abs(mesh.volume)) << (mesh.volume < 0 ? ", normals point inwards" : "");
+        std::cout << "closed, encloses " << number_text(std::abs(mesh.volume));
     } else {
         std::cout << "open, " << count_text(edges.num_boundary, "boundary edge");
     }
+    const auto facing = mesh.facing.facing();
+    if (facing == Facing::Inward) std::cout << ", normals point inwards";
+    if (facing == Facing::Mixed)
+        std::cout << ", normals of " << number_text(100 * mesh.facing.inward / (mesh.facing.inward + mesh.facing.outward)) << " % of the area point inwards";
     if (edges.num_non_manifold > 0) {
         std::cout << ", " << count_text(edges.num_non_manifold, "edge") << " of more than two polygons";
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "partition/mesh/mesh.h"
+#include "partition/mesh/surface_facing.h"
 #include "partition/mesh/surface_geometry.h"
 
 #include <array>
@@ -41,6 +42,7 @@ struct MeshSummary {
     std::vector<ArraySummary> arrays;   ///< point, cell, then field data, in the mesh's order
     std::optional<SurfaceEdges> edges;  ///< if the cells of highest dimension are polygons
     double area = 0;                    ///< of its polygons
+    SurfaceFacing facing;               ///< of the polygons
     double volume = 0;                  ///< enclosed, if closed; negative if the normals point inwards
     std::uint64_t memory_bytes = 0;     ///< of the mesh in this program
 };

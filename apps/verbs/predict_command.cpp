@@ -6,6 +6,7 @@
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
+#include "apps/verbs/orient_option.h"
 
 #include <CLI/CLI.hpp>
 
@@ -50,7 +51,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "With --model the weights of a file predict, without a run.",
                  "predict");
     std::vector<std::string> settings, words;
-    std::string constants, time, association = "cell", memory = "auto";
+    std::string constants, time, association = "cell", memory = "auto", orient;
     app.add_option("input", words, "folders of runs of `meshard train`, one or several (not with --model), then the meshes to predict on")
         ->required()
         ->type_name("[RUN_DIR...] INPUT...");
@@ -67,6 +68,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("--wall", options.walls, "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
+    add_orient_option(app, orient, "what the run did in training (data.orient)");
     app.add_option("--other-part", options.other_parts,
                    "the volume of a surface, or the surface of a volume, whose points abupt is told, once for all inputs or once for each in turn")
         ->allow_extra_args(false)
@@ -116,6 +118,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.runs.back() + ".");
     }
     options.inputs = words;
+    if (!orient.empty()) options.prediction.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
     if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
     options.data.on_cells = association == "cell";

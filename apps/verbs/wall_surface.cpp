@@ -7,7 +7,6 @@
 #include "partition/error.h"
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/cell_type.h"
-#include "partition/mesh/surface_geometry.h"
 
 #include <ATen/ATen.h>
 
@@ -82,24 +81,28 @@ private:
 
 }  // namespace
 
-WallSurface read_walls(std::span<const std::string> words, const std::string& mesh)
+WallSurface read_walls(std::span<const std::string> words, const std::string& mesh, Orient orient)
 {
     TriangleList triangles;
-    bool is_closed = true;
+    SurfaceFacing facing{.is_closed = true};
     for (const auto& word : words) {
-        const Mesh wall = read_wall(word, mesh);
+        Mesh wall = read_wall(word, mesh);
         require_positions(wall, word);
         for (const auto type : wall.cell_types) {
             if (cell_dimension(type) == 3)
                 throw InvalidInput("--wall-distance " + word +
                                    " has solid cells, but distances are measured to a surface. Give the file of the surface, or the name of a patch.");
         }
+        const auto found = orient_surface(wall, orient);
+        facing.outward += found.outward;
+        facing.inward += found.inward;
+        facing.unknown += found.unknown;
+        facing.is_closed = facing.is_closed && found.is_closed;
         const auto before = triangles.num_faces();
         triangles.add(wall);
         if (triangles.num_faces() == before) throw InvalidInput("--wall-distance " + word + " has no polygons, but distances are measured to a surface.");
-        is_closed = is_closed && surface_edges(wall).is_closed();
     }
-    return {triangles.vertices(), triangles.faces(), is_closed};
+    return {triangles.vertices(), triangles.faces(), facing};
 }
 
 }  // namespace meshard

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "partition/mesh/surface_facing.h"
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace meshard {
+
+/// Adds `--orient`. `word` stays empty where it is not given; `fallback` is what holds then, in words for the help.
+inline void add_orient_option(CLI::App& app, std::string& word, const std::string& fallback)
+{
+    app.add_option("--orient", word, "turn polygons outward whose normals point into the body, or take all as-is, with a warning where some do")
+        ->type_name("outward|as-is")
+        ->check(CLI::IsMember({"outward", "as-is"}))
+        ->default_str(fallback);
+}
+
+}  // namespace meshard
