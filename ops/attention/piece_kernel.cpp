@@ -43,6 +43,13 @@ at::Tensor in_words(const at::Tensor& x)
     return room;
 }
 
+/// (B, H, L, X) with rows as long as those of all heads together: the efficient kernel's backward pass in half precision goes from row to row of the output by
+/// H X numbers, whatever its strides.
+at::Tensor rows_of_all_heads(const at::Tensor& x)
+{
+    return x.size(2) == 1 || x.stride(2) == x.size(1) * x.size(3) ? x : x.transpose(1, 2).contiguous().transpose(1, 2);
+}
+
 /// A mask to add for `num_keys` keys, in the type of the queries, whose rows begin at words.
 at::Tensor mask_in_words(const at::Tensor& mask, std::int64_t num_keys, at::ScalarType type)
 {
@@ -138,7 +145,8 @@ AttentionGradients run_backward_kernel(PieceKernel kernel, const AttentionPiece&
         // Rows beyond the last have no weight.
         const auto sums = at::constant_pad_nd(log_sum_exp, {0, up_to_multiple(q.size(2), kLogSumRows) - q.size(2)}, kInfinite).contiguous();
         std::tie(dq, dk, dv, std::ignore) = at::_scaled_dot_product_efficient_attention_backward(
-            gradient, queries, keys, values, expanded_mask(piece).value_or(none), result, sums, none, none, 0.0, {true, true, true, false}, triangular, scale);
+            gradient, queries, keys, values, expanded_mask(piece).value_or(none), rows_of_all_heads(result), sums, none, none, 0.0, {true, true, true, false},
+            triangular, scale);
     }
     return {dq.narrow(3, 0, q.size(3)), dk.narrow(3, 0, k.size(3)), dv.narrow(3, 0, v.size(3)), at::Tensor()};
 }

@@ -66,6 +66,14 @@ at::Tensor widened(const at::Tensor& x, std::int64_t width)
     return at::constant_pad_nd(x, {0, width - x.size(3)});
 }
 
+/// The output as the efficient kernel's backward pass reads it: in half precision the kernel itself multiplies it by its gradient, and takes a row for as long
+/// as those of all heads together, whatever the strides (`o_strideM` of kernel_backward.h).
+at::Tensor as_read(const at::Tensor& output)
+{
+    if (output.scalar_type() == at::kFloat) return output;
+    return output.as_strided(output.sizes(), {output.stride(0), output.stride(1), output.size(1) * output.size(3), 1}, output.storage_offset());
+}
+
 /// Each head of the keys once for each query head that shares it.
 at::Tensor for_members(const at::Tensor& x, std::int64_t members)
 {
@@ -134,9 +142,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_backward(co
     // They are subtracted from scores without a look at the number of rows.
     const auto padding = as_host(sum.narrow(2, q.size(2), rows - q.size(2)));
     TORCH_CHECK(padding.isposinf().all().item<bool>(), "standin: attention's log-sum-exp is not filled up with infinity");
-    auto [dq, dk, dv] =
-        at::_scaled_dot_product_flash_attention_for_cpu_backward(widened(gradient, width), widened(q, width), widened(k, width), widened(v, width),
-                                                                 widened(output, width), sum.narrow(2, 0, q.size(2)).contiguous(), 0.0, causal, given, scale);
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(widened(gradient, width), widened(q, width), widened(k, width),
+                                                                                 widened(v, width), widened(as_read(output), width),
+                                                                                 sum.narrow(2, 0, q.size(2)).contiguous(), 0.0, causal, given, scale);
     return {dq.narrow(3, 0, q.size(3)), dk.narrow(3, 0, q.size(3)), dv.narrow(3, 0, v.size(3)), at::Tensor()};
 }
 
