@@ -3,6 +3,7 @@
 #include "ops/rules/masked_rows.h"
 #include "ops/rules/own_rows.h"
 #include "ops/rules/rank_parts.h"
+#include "sharding/tensor/boxed_arguments.h"
 
 #include <ATen/ATen.h>
 
@@ -96,6 +97,13 @@ SingleIndex single_index(const c10::IValue& indices)
     return single;
 }
 
+/// LibTorch takes indices of the CPU for tensors of any device: here they are copied to it.
+void move_indices(RuleCall& call)
+{
+    const auto device = call.tensor(0).device();
+    map_tensors(call.arg(1), [&](const at::Tensor& index) { return index.is_cpu() && !device.is_cpu() ? index.to(device) : index; });
+}
+
 /// Counted from the end where negative, as `index` and `index_put` allow.
 at::Tensor from_the_front(const at::Tensor& index, std::int64_t size)
 {
@@ -143,6 +151,7 @@ std::optional<FlatIndex> flat_index(const at::Tensor& tensor, const c10::IValue&
 /// index.Tensor(self, indices) with one index of any shape, one mask, or indices for neighbouring dimensions
 void index(RuleCall& call)
 {
+    move_indices(call);
     const auto tensor = call.tensor(0);
     const auto single = single_index(call.arg(1));
     if (single.dim < 0) {
@@ -168,6 +177,7 @@ void index(RuleCall& call)
 /// _index_put_impl_ and index_put_ (self, indices, values, accumulate, ...) with one index: every rank writes the rows that it holds.
 void index_put(RuleCall& call)
 {
+    move_indices(call);
     const auto tensor = call.tensor(0), values = call.tensor(2);
     const auto single = single_index(call.arg(1));
     const bool in_place = call.mutated_arg() == 0;

@@ -257,6 +257,23 @@ void to_copy(RuleCall& call)
     call.run({spec});
 }
 
+/// log_sigmoid_forward(self) -> output, buffer. The buffer, which CPUs keep for backward, GPUs leave empty.
+void log_sigmoid(RuleCall& call)
+{
+    const auto x = call.tensor(0);
+    if (x.is_cpu()) return pointwise_rule(call);
+    constexpr double kLinear = 40;  // where exp(-x) is below the last bit of x, in double precision too
+    call.finish({at::softplus(x.neg(), 1, kLinear).neg(), wrap(at::empty({0}, local_of(x).options()), call.replicated())});
+}
+
+/// log_sigmoid_backward(grad_output, self, buffer)
+void log_sigmoid_backward(RuleCall& call)
+{
+    const auto x = call.tensor(1);
+    if (call.tensor(2).sizes() == x.sizes()) return pointwise_rule(call);
+    call.finish({call.tensor(0) * x.neg().sigmoid()});
+}
+
 /// detach and alike: the same value in the same layout.
 void same_value(RuleCall& call)
 {
@@ -481,8 +498,6 @@ const RuleRegistration pointwise_untagged("pointwise",
                                            "aten::softplus_backward",
                                            "aten::hardtanh_backward",
                                            "aten::softshrink_backward",
-                                           "aten::log_sigmoid_backward",
-                                           "aten::log_sigmoid_forward",
                                            "aten::sigmoid_backward",
                                            "aten::tanh_backward",
                                            "aten::_prelu_kernel",
@@ -520,6 +535,8 @@ const RuleRegistration pointwise_untagged("pointwise",
                                            "aten::polar",
                                            "aten::fake_quantize_per_tensor_affine_cachemask"},
                                           pointwise_rule);
+const RuleRegistration log_sigmoids("pointwise", {"aten::log_sigmoid_forward"}, log_sigmoid);
+const RuleRegistration log_sigmoid_gradients("pointwise", {"aten::log_sigmoid_backward"}, log_sigmoid_backward);
 const RuleRegistration to("pointwise", {"aten::_to_copy"}, to_copy);
 const RuleRegistration aliases("pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value);
 const RuleRegistration copies("pointwise", {"aten::copy_"}, copy);

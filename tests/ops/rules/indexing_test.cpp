@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows picked and written by index, and losses over classes, against the plain operators.
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/rule_property.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/test_device.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -37,7 +41,10 @@ TEST(Indexing, EqualsThePlainOperators)
                 {"masked_scatter", [=](auto& x) { return Tensors{at::masked_scatter(x[0], x[1] > 0, x[1])}; }},
                 {"embedding", [=](auto& x) { return Tensors{at::embedding(x[0], x[2] * 0 + 1), at::embedding(x[0], x[3].remainder(x[0].size(0)))}; }},
                 {"one_hot", [=](auto& x) { return Tensors{at::one_hot(x[3], size), at::nonzero(x[1] > 0)}; }},
-                {"bucketize", [=](auto& x) { return Tensors{at::bucketize(x[0].detach(), at::tensor({-1.0, 0.0, 0.5}, at::kDouble))}; }},
+                {"bucketize",
+                 [=](auto& x) {
+                     return Tensors{at::bucketize(x[0].detach(), at::tensor({-1.0, 0.0, 0.5}, at::TensorOptions(at::kDouble).device(x[0].device())))};
+                 }},
                 {"triangles", [=](auto& x) { return Tensors{at::tril(x[0], 1), at::triu(x[0])}; }},
                 {"take_along_dim", [=](auto& x) { return Tensors{at::take_along_dim(x[0], at::argsort(x[1], dim), dim)}; }},
             };
@@ -49,6 +56,28 @@ TEST(Indexing, EqualsThePlainOperators)
                      {"aten::masked_scatter_backward", "", kNoRule},
                      {"aten::masked_select|aten::nonzero|aten::index.Tensor", "Shard\\([1-9]|second", kOrderOfTheWhole},
                      {"aten::gather|aten::view|aten::scatter_add|aten::scatter_reduce.two|aten::scatter.value", "second", kTwoAxes}}});
+}
+
+TEST(Indexing, EqualsThePlainOperatorsWithIndicesOfTheCpu)
+{
+    if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
+    Draw draw(5);
+    const auto whole = draw.values({9, 4});
+    const auto rows = at::tensor({7, 0, 7, -1}, at::kLong), columns = at::tensor({3, 3, 0, 2}, at::kLong);
+    const auto mask = draw.values({9}) > 0, number = at::scalar_tensor(2.5, at::kDouble);
+    const auto results = [&](const at::Tensor& x) {
+        auto written = x * 1;
+        written.index_put_({columns}, number);
+        return Tensors{at::index(x, {rows}), at::index(x, {rows, columns}), at::index(x, {mask}), at::index_put(x, {rows}, number, true), written};
+    };
+    const auto expected = results(whole);
+    run_ranks(3, [&](const auto& mesh) {
+        set_gather_policy(GatherPolicy::Silent);
+        const AxisLayout cut{Shard(0), std::make_shared<Extents>(Extents{4, 0, 5}), 1};
+        const auto x = from_local(narrow_to_shard(whole, cut, mesh->coordinate(0)).clone().to(device_of_tests()), make_spec(mesh, {cut}));
+        const auto found = results(x);
+        for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(full_tensor(found[i]).cpu(), expected[i])) << i;
+    });
 }
 
 TEST(ClassLosses, EqualThePlainOperators)

@@ -89,7 +89,10 @@ TEST(Selection, EqualsThePlainOperators)
                  }},
                 {"nonzero", [=](auto& x) { return Tensors{at::nonzero(x[1] > 0)}; }},
                 {"triangles", [=](auto& x) { return Tensors{at::tril(x[0], k), at::triu(x[0], k), (x[0] * 1).triu_(k), x[0].transpose(0, 2).tril(k)}; }},
-                {"bucketize", [=](auto& x) { return Tensors{at::bucketize(x[0].detach(), at::tensor({-1.0, 0.0, 0.5}, at::kDouble))}; }},
+                {"bucketize",
+                 [=](auto& x) {
+                     return Tensors{at::bucketize(x[0].detach(), at::tensor({-1.0, 0.0, 0.5}, at::TensorOptions(at::kDouble).device(x[0].device())))};
+                 }},
             };
             const auto& [name, function] = draw.pick(operators);
             return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};

@@ -435,6 +435,19 @@ void convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack)
     run_on_host(op, stack, c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", ""));
 }
 
+/// GPUs leave the buffer empty, and their backward step does not read it.
+void log_sigmoid_forward(const c10::OperatorHandle& op, torch::jit::Stack* stack)
+{
+    run_on_host(op, stack);
+    stack->back() = at::empty({0}, (stack->end() - 2)->toTensor().options());
+}
+
+void log_sigmoid_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack)
+{
+    stack->back() = (stack->end() - 2)->toTensor().abs().neg().exp();
+    run_on_host(op, stack);
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
                                                                     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                                                     at::IntArrayRef output_padding, std::int64_t groups, std::array<bool, 3> mask)
@@ -633,6 +646,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library)
     library.impl("mm.dtype", &widened_product);
     library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
     library.impl("convolution_backward_overrideable", &convolution_backward);
+    library.impl("log_sigmoid_forward", torch::CppFunction::makeFromBoxedFunction<&log_sigmoid_forward>());
+    library.impl("log_sigmoid_backward", torch::CppFunction::makeFromBoxedFunction<&log_sigmoid_backward>());
     // Where the CPU has a kernel of its own and other devices would get a composition, the CPU's: the same numbers.
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) {
