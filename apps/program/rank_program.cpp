@@ -6,6 +6,7 @@
 #include "apps/program/rank_device.h"
 #include "sharding/memory/tensor_memory.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
@@ -22,6 +23,7 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
     // Backward runs in this thread, with its settings and its device, and not in a thread of the device's.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    at::globalContext().setAllowTF32CuBLAS(false);  // whatever TORCH_ALLOW_TF32_CUBLAS_OVERRIDE says
     try {
         const auto device = device_of_rank(device_name, info);
         const c10::DeviceGuard current(device);

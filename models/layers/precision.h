@@ -22,7 +22,7 @@ Precision precision_named(const std::string& name);
 
 std::string name_of(Precision precision);  ///< `float32`, `bfloat16`, ...
 
-/// From now on products in single precision on GPUs round their factors as TF32 does, or not, in forward and backward of all threads of this process.
+/// From now on products and convolutions in single precision on GPUs round their factors as TF32 does, or not, in all threads. At first they do not.
 void allow_tf32(bool allowed);
 
 /// For as long as it lives, this thread's forward passes on a type of device run in a precision. Backward belongs after it.

@@ -48,6 +48,12 @@ ShardRule& pointwise_rule()
     return rule;
 }
 
+/// LibTorch lets cuDNN compute convolutions in single precision in TF32 unless told not to.
+[[maybe_unused]] const bool single_precision_is_whole = [] {
+    at::globalContext().setAllowTF32CuDNN(false);
+    return true;
+}();
+
 thread_local RuleObserver* observer = nullptr;
 thread_local std::int64_t num_calls_by_rule = 0;
 std::atomic<RefusalTranslation> refusal_translation{nullptr};

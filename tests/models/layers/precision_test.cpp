@@ -86,6 +86,22 @@ Step step(const Model& model, const PointInputs& inputs, Precision precision)
     return {output.detach(), all_gradients(*model.module)};
 }
 
+/// In products by cuBLAS and in convolutions by cuDNN.
+TEST(SinglePrecision, IsRoundedWhereItIsAskedForAlone)
+{
+    const auto& context = at::globalContext();
+    EXPECT_FALSE(context.allowTF32CuDNN());  // which LibTorch would have allowed
+    EXPECT_FALSE(context.allowTF32CuBLAS());
+
+    allow_tf32(true);
+    EXPECT_TRUE(context.allowTF32CuDNN());
+    EXPECT_TRUE(context.allowTF32CuBLAS());
+
+    allow_tf32(false);
+    EXPECT_FALSE(context.allowTF32CuDNN());
+    EXPECT_FALSE(context.allowTF32CuBLAS());
+}
+
 class Precisions : public testing::TestWithParam<std::string> {};
 
 TEST_P(Precisions, StayNearSinglePrecision)
