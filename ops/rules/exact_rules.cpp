@@ -3,6 +3,7 @@
 #include "ops/rules/placement_algebra.h"
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/fixed_order.h"
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -32,18 +33,27 @@ at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
     return wrap(copy.copy_(whole), replicated);
 }
 
-/// Every rank computes the whole.
+/// Every rank computes the whole; on devices in one order.
 bool gather_whole(RuleCall& call)
 {
-    if (call.is_random() || !any_cut(call)) return false;
+    const auto form = lies_on_device(call) ? find_fixed_order(call.name()) : nullptr;
+    const bool is_cut = any_cut(call);
+    if (call.is_random() || (!is_cut && !form)) return false;
     call.reduce(call.tensors());
     const auto& arguments = call.schema().arguments();
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         if (arguments[i].alias_info()) continue;
         map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole_as_shown(tensor, call.replicated()); });
     }
-    call.note_gathering();
-    gathered_rule(call);
+    if (is_cut) call.note_gathering();
+    if (!form) {
+        gathered_rule(call);
+        return true;
+    }
+    for (std::int64_t i = 0; i < call.num_args(); ++i) map_tensors(call.arg(i), [](const at::Tensor& tensor) { return local_of(tensor); });
+    torch::jit::Stack results;
+    for (const auto& result : form(call)) results.push_back(wrap(result, call.replicated()));
+    call.finish(std::move(results));
     return true;
 }
 

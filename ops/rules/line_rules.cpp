@@ -1,11 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that work along lines of one dimension: running sums, sorting, order statistics, flips.
 #include "ops/rules/rank_parts.h"
+#include "sharding/tensor/exact_mode.h"
 
 #include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
+
+/// median(self, dim, keepdim) and nanmedian of whole lines, by sorting them: of equal values the first, where GPUs name any of them.
+torch::jit::Stack sorted_medians(const RuleCall& call, const at::Tensor& lines)
+{
+    const auto dim = call.arg(1).toInt(), n = lines.size(dim);
+    const auto [sorted, order] = at::sort(lines, /*stable=*/true, dim, /*descending=*/false);  // NaN last
+    const auto num_valid = at::isnan(lines).logical_not().sum(dim, /*keepdim=*/true);
+    const auto place = call.name() == "aten::median" ? at::where(num_valid.lt(n), num_valid, (n - 1) / 2) : (num_valid - 1).clamp_min(0).floor_divide(2);
+    const auto picked = [&](const at::Tensor& from) {
+        const auto entries = from.gather(dim, place);
+        return call.arg(2).toBool() ? entries : entries.squeeze(dim);
+    };
+    return {picked(sorted), picked(order)};
+}
 
 /// Gathers the lines along the dimensions `dims`; results of the same size get the input's layout again.
 void with_lines(RuleCall& call, std::int64_t dim)
@@ -16,7 +31,9 @@ void with_lines(RuleCall& call, std::int64_t dim)
     const auto moved = with_whole_lines(call, tensor, dim);
     const auto axes = layouts_of(call, moved);
     call.set_local(0, at::Tensor(local_of(moved)));
-    auto results = call.run_local();
+    const bool is_median = call.name() == "aten::median" || call.name() == "aten::nanmedian";
+    const bool sorts = is_median && exact_mode() && !local_of(moved).is_cpu();
+    auto results = sorts ? sorted_medians(call, local_of(moved)) : call.run_local();
     for (auto& result : results) {
         const auto& local = result.toTensor();
         if (local.dim() < tensor.dim()) {
@@ -26,6 +43,7 @@ void with_lines(RuleCall& call, std::int64_t dim)
             result = local.size(dim) == tensor.size(dim) ? with_layouts(call, whole, before) : whole;
         }
     }
+    if (sorts) return call.finish(std::move(results));
     call.push(std::move(results));
 }
 

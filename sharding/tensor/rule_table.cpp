@@ -4,6 +4,7 @@
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/fixed_order.h"
 #include "sharding/tensor/operator_errors.h"
 #include "sharding/tensor/redistribute.h"
 
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 
 namespace meshard {
 namespace {
@@ -101,6 +103,13 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
     const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
     RuleCall call(facts, stack);
     try {
+        std::optional<FixedOrderGuard> in_one_order;
+        if (exact_mode() && lies_on_device(call)) {
+            in_one_order.emplace([&](const std::string& kernel) {
+                call.refuse("in exact mode, since LibTorch's kernel for GPUs (" + kernel + ") adds in any order, so that two runs would differ",
+                            "Compute it on CPUs, or leave exact mode (training.exact=false, set_exact_mode)");
+            });
+        }
         if (observer)
             observe(facts, stack, call, rules);
         else

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators of the stand-in accelerator: those of the CPU, on tensors of the CPU that share the device's memory.
+#include "tests/support/standin/any_order.h"
 #include "tests/support/standin/device_graph.h"
 #include "tests/support/standin/device_memory.h"
 #include "tests/support/standin/device_runtime.h"
@@ -386,6 +387,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const 
     const bool counts_mask = schema.name() == "aten::_index_put_impl_" && has_mask(arguments);
     if (counts_mask || waits(schema, arguments)) synchronize(current_stream(device), schema.name());
 
+    tell_of_any_order(schema.name(), arguments);
     HostCall call(device);
     for (auto& argument : arguments) {
         for_tensors(argument, [&](at::Tensor& tensor) { tensor = call.to_host(tensor); });
@@ -401,6 +403,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const 
             op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &values);
     };
     compute(inner);
+    for (auto& result : inner) for_tensors(result, [&](at::Tensor& tensor) { reorder_sums(schema.name(), arguments, tensor); });
     call.bring_back();
     std::vector<at::Tensor> results;
     for (std::size_t i = 0; i < inner.size(); ++i) {
@@ -469,6 +472,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
     };
     auto results = compute();
     for (auto& result : results) {
+        reorder_sums("aten::convolution_backward", {}, result);
         result = call.to_device(result, false);
         if (result.defined()) writes_memory(device, result.storage().data());
     }

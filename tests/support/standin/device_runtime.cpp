@@ -2,6 +2,7 @@
 // Streams, events, generators and allocators of the stand-in accelerator, and how LibTorch finds them.
 #include "tests/support/standin/device_runtime.h"
 
+#include "tests/support/standin/any_order.h"
 #include "tests/support/standin/device_graph.h"
 #include "tests/support/standin/device_memory.h"
 
@@ -523,6 +524,6 @@ bool is_page_locked(const void* address)
 extern "C" __attribute__((visibility("default"))) const meshard::Standin* meshard_standin()
 {
     using namespace meshard::standin;
-    static const meshard::Standin offered{counters_of, reset_counters_of, as_host};
+    static const meshard::Standin offered{counters_of, reset_counters_of, as_host, add_in_any_order};
     return &offered;
 }

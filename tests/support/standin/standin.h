@@ -26,6 +26,8 @@ struct Standin {
     void (*reset_counters)(int device);
     /// The tensor's memory as a tensor of the CPU, for what plays a part of the device, such as a transport.
     at::Tensor (*as_host)(const at::Tensor& tensor);
+    /// From now on, or no longer, kernels that add with atomics on GPUs give sums of another order in each call.
+    void (*add_in_any_order)(bool on);
 };
 
 /// Null where the library is not loaded.
