@@ -95,6 +95,22 @@ void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts,
     }
 }
 
+/// @throws MissingShardRule; `why` and `remedy` as of RuleCall::refuse
+[[noreturn]] void refuse_operator(const std::string& op, c10::ArrayRef<at::Tensor> tensors, const std::string& why, const std::string& remedy)
+{
+    std::string placements;
+    std::int64_t shown = 0;
+    for (const auto& tensor : tensors) {
+        if (shown++ == 6) break;
+        placements += (placements.empty() ? "" : "; ");
+        placements += is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain";
+    }
+    const auto message = "MissingShardRule: " + op + " has no exact rule for these placements (" + placements + "): " + why + ". " +
+                         (remedy.empty() ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration" : remedy) + ".";
+    if (observer) observer->refused(op, message);
+    throw MissingShardRule(message);
+}
+
 void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, const RulesNow& rules);
 
 void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const RulesNow& rules)
@@ -105,9 +121,11 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
     try {
         std::optional<FixedOrderGuard> in_one_order;
         if (exact_mode() && lies_on_device(call)) {
-            in_one_order.emplace([&](const std::string& kernel) {
-                call.refuse("in exact mode, since LibTorch's kernel for GPUs (" + kernel + ") adds in any order, so that two runs would differ",
-                            "Compute it on CPUs, or leave exact mode (training.exact=false, set_exact_mode)");
+            // The arguments as they are now: while the operator runs they are no longer on the stack.
+            in_one_order.emplace([op = call.full_name(), tensors = call.tensors()](const std::string& kernel) {
+                refuse_operator(op, tensors,
+                                "in exact mode, since LibTorch's kernel for GPUs (" + kernel + ") adds in any order, so that two runs would differ",
+                                "Compute it on CPUs, or leave exact mode (training.exact=false, set_exact_mode)");
             });
         }
         if (observer)
@@ -555,17 +573,7 @@ SpecPtr RuleCall::replicated() const
 
 void RuleCall::refuse(const std::string& why, const std::string& remedy) const
 {
-    std::string placements;
-    std::int64_t shown = 0;
-    for (const auto& tensor : tensors()) {
-        if (shown++ == 6) break;
-        placements += (placements.empty() ? "" : "; ");
-        placements += is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain";
-    }
-    const auto message = "MissingShardRule: " + full_name() + " has no exact rule for these placements (" + placements + "): " + why + ". " +
-                         (remedy.empty() ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration" : remedy) + ".";
-    if (observer) observer->refused(full_name(), message);
-    throw MissingShardRule(message);
+    refuse_operator(full_name(), tensors(), why, remedy);
 }
 
 RuleRegistration::RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule)
