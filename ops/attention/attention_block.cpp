@@ -5,6 +5,7 @@
 #include "sharding/ranks/parallel_for.h"
 
 #include <ATen/ATen.h>
+#include <ATen/SDPBackend.h>
 
 #include <algorithm>
 #include <cmath>
@@ -67,13 +68,30 @@ std::int64_t memory_of(const at::Tensor& tensor)
     return static_cast<std::int64_t>(tensor.storage().nbytes() / tensor.itemsize());
 }
 
+/// Whether LibTorch would compute it by cuDNN: where the GPU and the shapes are such, and the program has not switched it off.
+bool prefers_cudnn(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask)
+{
+    const bool is_half = queries.scalar_type() == at::kHalf || queries.scalar_type() == at::kBFloat16;
+    if (queries.is_cpu() || !is_half || mask.defined() || std::min({queries.numel(), keys.numel(), values.numel()}) == 0) return false;
+    const auto choice = at::_fused_sdp_choice(queries, keys, values, std::nullopt, 0.0, /*is_causal=*/false, settings.scale,
+                                              /*enable_gqa=*/queries.size(1) != keys.size(1));
+    return choice == static_cast<std::int64_t>(at::SDPBackend::cudnn_attention);
+}
+
 /// The kernel for all pieces of keys that these queries meet.
 PieceKernel piece_kernel(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask,
                          bool wants_mask_gradient)
 {
     return choose_piece_kernel({queries.device().type(), queries.scalar_type(), queries.size(0), queries.size(1), queries.size(3), values.size(3),
                                 std::max({memory_of(queries), memory_of(keys), memory_of(values)}),
-                                mask.defined() ? std::make_optional(mask.scalar_type()) : std::nullopt, settings.dropout > 0, wants_mask_gradient});
+                                mask.defined() ? std::make_optional(mask.scalar_type()) : std::nullopt, settings.dropout > 0, wants_mask_gradient,
+                                prefers_cudnn(settings, queries, keys, values, mask)});
+}
+
+/// A causal piece may have a single key left, which cuDNN does not take.
+PieceKernel for_keys(PieceKernel kernel, const at::Tensor& keys)
+{
+    return kernel == PieceKernel::Cudnn && keys.size(2) == 1 ? PieceKernel::Flash : kernel;
 }
 
 at::Tensor dense_rows(const at::Tensor& tensor)
@@ -247,7 +265,7 @@ void AttentionSum::add(const at::Tensor& all_keys, const at::Tensor& all_values,
             const auto k = keys.narrow(2, slice.column, slice.columns), v = values.narrow(2, slice.column, slice.columns);
             const auto bias = mask_part(mask, slice, columns.start + slice.column - first_masked);
             if (kernel != PieceKernel::Tiles) {
-                const auto found = attend_to_piece(kernel, {q, k, v, bias, settings_.scale, slice.triangular});
+                const auto found = attend_to_piece(for_keys(kernel, k), {q, k, v, bias, settings_.scale, slice.triangular});
                 merge(found.output, found.log_sum_exp, slice.row);
                 continue;
             }
@@ -295,7 +313,7 @@ void add_attention_gradients(const AttentionSettings& settings, const AttentionQ
                                                     narrowed(gradients.values, slice.column, slice.columns),
                                                     mask_part(gradients.mask, slice, columns.start + slice.column - first_masked)};
             if (kernel != PieceKernel::Tiles) {
-                add_piece_gradients(kernel, {tile_queries.queries, k, v, bias, settings.scale, slice.triangular}, tile_queries, tile_gradients);
+                add_piece_gradients(for_keys(kernel, k), {tile_queries.queries, k, v, bias, settings.scale, slice.triangular}, tile_queries, tile_gradients);
             } else {
                 tile_backward({settings, tile_queries.queries, k, v, bias, tile_queries.rows, {columns.start + slice.column, slice.columns}, slice.triangular},
                               tile_queries, tile_gradients);

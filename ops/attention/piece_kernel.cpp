@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <vector>
 
@@ -17,8 +18,12 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kWordBytes = 16;        // kernels of GPUs read so many bytes at a time
 constexpr std::int64_t kLogSumRows = 32;       // of which the efficient kernel reads a whole block
+constexpr std::int64_t kMostCudnnWidth = 128;  // wider ones not every version of cuDNN takes, in backward
 constexpr std::int64_t kMostFlashWidth = 192;  // wider heads not every GPU has the shared memory for, in backward
 constexpr std::int64_t kMostBlocks = 65535;    // of a grid, along y and z
+
+/// Whether log-sum-exps of LibTorch's operator for cuDNN end with a dimension of one, which depends on LibTorch's version: as the last forward pass had it.
+std::atomic<bool> cudnn_sums_are_columns = true;
 
 std::int64_t up_to_multiple(std::int64_t count, std::int64_t multiple)
 {
@@ -80,7 +85,7 @@ at::Tensor group_member(const at::Tensor& tensor, std::int64_t key_heads, std::i
 /// How often a kernel is called for query heads that share heads of the keys.
 std::int64_t num_members(PieceKernel kernel, const AttentionPiece& piece)
 {
-    return kernel == PieceKernel::Flash ? 1 : piece.queries.size(1) / piece.keys.size(1);
+    return kernel == PieceKernel::Flash || kernel == PieceKernel::Cudnn ? 1 : piece.queries.size(1) / piece.keys.size(1);
 }
 
 AttentionPiece member_of(const AttentionPiece& piece, std::int64_t members, std::int64_t member)
@@ -116,6 +121,13 @@ AttentionOutput run_kernel(PieceKernel kernel, const AttentionPiece& piece)
             at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, triangular, mask.defined() ? std::make_optional(mask) : std::nullopt, scale);
         return {output, sum};
     }
+    if (kernel == PieceKernel::Cudnn) {
+        const auto result = at::_scaled_dot_product_cudnn_attention(in_words(q), in_words(k), in_words(v), std::nullopt, /*compute_log_sumexp=*/true, 0.0,
+                                                                    triangular, /*return_debug_mask=*/false, scale);
+        const auto& sums = std::get<1>(result);
+        cudnn_sums_are_columns = sums.dim() == 4;
+        return {std::get<0>(result), sums.dim() == 4 ? sums.squeeze(3) : sums};
+    }
     if (kernel == PieceKernel::Flash) {
         const auto result = at::_scaled_dot_product_flash_attention(in_words(q), in_words(k), in_words(v), 0.0, triangular, /*return_debug_mask=*/false, scale);
         return {std::get<0>(result).narrow(3, 0, v.size(3)), std::get<1>(result)};
@@ -138,7 +150,13 @@ AttentionGradients run_backward_kernel(PieceKernel kernel, const AttentionPiece&
     const at::Tensor none;  // states of dropout, and bounds of sequences that are packed
     const auto queries = in_words(q), keys = in_words(k), values = in_words(v), gradient = in_words(output_gradient), result = in_words(output);
     at::Tensor dq, dk, dv;
-    if (kernel == PieceKernel::Flash) {
+    if (kernel == PieceKernel::Cudnn) {
+        const auto sums = log_sum_exp.contiguous();
+        const auto unused = at::empty({}, q.options().dtype(at::kLong));
+        std::tie(dq, dk, dv) =
+            at::_scaled_dot_product_cudnn_attention_backward(gradient, queries, keys, values, result, cudnn_sums_are_columns ? sums.unsqueeze(3) : sums, unused,
+                                                             unused, none, none, none, q.size(2), k.size(2), 0.0, triangular, scale);
+    } else if (kernel == PieceKernel::Flash) {
         std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(gradient, queries, keys, values, result, log_sum_exp.contiguous(), none, none,
                                                                                 q.size(2), k.size(2), 0.0, triangular, none, none, scale);
     } else {
@@ -179,6 +197,8 @@ PieceKernel choose_piece_kernel(const PieceForm& form)
 
     const bool is_half = form.type == at::kHalf || form.type == at::kBFloat16;
     if (exact_mode() || (!is_half && form.type != at::kFloat) || std::max(form.batch, form.heads) > kMostBlocks) return PieceKernel::Tiles;
+    const auto fits_cudnn = [](std::int64_t width) { return width <= kMostCudnnWidth && width % 8 == 0; };
+    if (is_half && !form.mask_type && form.prefers_cudnn && fits_cudnn(form.width) && fits_cudnn(form.value_width)) return PieceKernel::Cudnn;
     const bool takes_flash = is_half && !form.mask_type && form.width == form.value_width && form.width <= kMostFlashWidth;
     if (takes_flash && at::globalContext().userEnabledFlashSDP()) return PieceKernel::Flash;
     // It counts in 32 bits; masks have the type of the queries, and others would be rounded to it.

@@ -15,6 +15,7 @@ namespace meshard {
 enum class PieceKernel : std::uint8_t {
     Tiles,      ///< LibTorch's products of tiles of scores, which lie in memory: everything
     Cpu,        ///< LibTorch's flash attention for CPUs
+    Cudnn,      ///< cuDNN's for GPUs: half precision, no mask, two keys or more
     Flash,      ///< LibTorch's flash attention for GPUs: half precision, no mask
     Efficient,  ///< LibTorch's memory-efficient attention for GPUs: single and half precision, masks
 };
@@ -29,6 +30,7 @@ struct PieceForm {
     std::optional<at::ScalarType> mask_type{};  ///< none without a mask
     bool drops = false;                         ///< dropout
     bool wants_mask_gradient = false;
+    bool prefers_cudnn = false;  ///< LibTorch would compute it by cuDNN
 };
 
 /// Off the CPU a kernel that LibTorch was told not to use (torch.backends.cuda.enable_flash_sdp) is none, and in exact mode there are only tiles: the others

@@ -38,6 +38,22 @@ TEST(PieceKernel, IsChosenByDeviceTypeAndWidth)
     EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = at::kDouble}), PieceKernel::Tiles);
 }
 
+TEST(PieceKernel, IsCudnnsWhereLibTorchPrefersIt)
+{
+    const auto chosen = [](at::ScalarType type, std::int64_t width, std::int64_t value_width, std::optional<at::ScalarType> mask = {}) {
+        return choose_piece_kernel({.device = kDevice, .type = type, .width = width, .value_width = value_width, .mask_type = mask, .prefers_cudnn = true});
+    };
+    EXPECT_EQ(chosen(at::kHalf, 64, 64), PieceKernel::Cudnn);
+    EXPECT_EQ(chosen(at::kBFloat16, 128, 8), PieceKernel::Cudnn);
+    EXPECT_EQ(chosen(at::kBFloat16, 136, 136), PieceKernel::Flash);
+    EXPECT_EQ(chosen(at::kBFloat16, 60, 60), PieceKernel::Flash);
+    EXPECT_EQ(chosen(at::kBFloat16, 64, 64, at::kBool), PieceKernel::Efficient);
+    EXPECT_EQ(chosen(at::kFloat, 64, 64), PieceKernel::Efficient);
+    set_exact_mode(true);
+    EXPECT_EQ(chosen(at::kHalf, 64, 64), PieceKernel::Tiles);
+    set_exact_mode(false);
+}
+
 TEST(PieceKernel, LeavesDropoutMasksGradientsAndNothingToTiles)
 {
     for (const auto device : {c10::kCPU, kDevice}) {
@@ -104,7 +120,7 @@ Tensors attention_results(const CutCase& item, const Tensors& inputs, const Plac
 }
 
 /// Compares on 1, 2 and 3 ranks.
-void expect_as_whole(const CutCase& item, at::ScalarType type, double tolerance)
+void expect_as_whole_by_the_kernel_chosen(const CutCase& item, at::ScalarType type, double tolerance)
 {
     const auto& s = item.sizes;
     Draw draw(3);
@@ -127,6 +143,16 @@ void expect_as_whole(const CutCase& item, at::ScalarType type, double tolerance)
             }
         });
     }
+}
+
+/// In half precision by cuDNN's kernel, where the device has it and it takes the sizes, and without.
+void expect_as_whole(const CutCase& item, at::ScalarType type, double tolerance)
+{
+    expect_as_whole_by_the_kernel_chosen(item, type, tolerance);
+    if (device_of_tests().is_cpu() || (type != at::kHalf && type != at::kBFloat16) || item.mask.defined()) return;
+    at::globalContext().setSDPUseCuDNN(false);
+    expect_as_whole_by_the_kernel_chosen(item, type, tolerance);
+    at::globalContext().setSDPUseCuDNN(true);
 }
 
 /// On a device every type is computed by another kernel.
@@ -213,12 +239,17 @@ TEST_F(CutAttention, IsComputedByTheKernelsOfTheDevice)
     if (!loaded_standin()) GTEST_SKIP() << "only the stand-in accelerator counts what it is asked to do";
     const auto run = [](at::ScalarType type, bool causal, const at::Tensor& mask = {}) {
         for (int device = 0; device < 3; ++device) loaded_standin()->reset_counters(device);
-        expect_as_whole({{}, causal, mask}, type, type == at::kFloat ? 2e-6 : 2e-2);
+        expect_as_whole_by_the_kernel_chosen({{}, causal, mask}, type, type == at::kFloat ? 2e-6 : 2e-2);
     };
     for (const bool causal : {false, true}) {
         run(at::kBFloat16, causal);
+        EXPECT_GT(num_launches("aten::_scaled_dot_product_cudnn_attention_backward"), 0);
+        EXPECT_EQ(num_launches("flash_attention_backward") + num_launches("efficient_attention") + num_launches("aten::bmm"), 0);
+        at::globalContext().setSDPUseCuDNN(false);
+        run(at::kBFloat16, causal);
+        at::globalContext().setSDPUseCuDNN(true);
         EXPECT_GT(num_launches("aten::_scaled_dot_product_flash_attention_backward"), 0);
-        EXPECT_EQ(num_launches("efficient_attention") + num_launches("aten::bmm"), 0);
+        EXPECT_EQ(num_launches("cudnn_attention") + num_launches("efficient_attention") + num_launches("aten::bmm"), 0);
         run(at::kFloat, causal);
         EXPECT_GT(num_launches("aten::_scaled_dot_product_efficient_attention_backward"), 0);
         EXPECT_EQ(num_launches("aten::_scaled_dot_product_flash_attention_backward") + num_launches("aten::bmm"), 0);

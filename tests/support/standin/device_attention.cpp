@@ -111,6 +111,49 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(const at::Tensor& 
     return {dq, added(dk), added(dv)};
 }
 
+/// What LibTorch's choice for GPUs asks of the operands before it takes cuDNN (check_cudnn_tensor_shapes).
+void check_for_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout)
+{
+    check_operands(q, k, v, dropout, {at::kHalf, at::kBFloat16});
+    TORCH_CHECK(q.size(3) <= 128 && q.size(3) % 8 == 0 && v.size(3) <= 128 && v.size(3) % 8 == 0 && k.size(2) > 1 && q.size(1) % k.size(1) == 0,
+                "standin: attention by cuDNN of ", q.sizes(), ", ", k.sizes(), " and ", v.sizes());
+}
+
+FlashResult cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& mask, bool wants_sum, double dropout,
+                  bool causal, bool, std::optional<double> scale)
+{
+    count(q.device().index(), Count::Launch, "aten::_scaled_dot_product_cudnn_attention");
+    check_for_cudnn(q, k, v, dropout);
+    TORCH_CHECK(!mask && wants_sum, "standin: attention by cuDNN without a mask");
+    const auto members = q.size(1) / k.size(1), width = std::max(q.size(3), v.size(3));
+    const auto [output, sum] = at::_scaled_dot_product_flash_attention_for_cpu(widened(q, width), widened(for_members(k, members), width),
+                                                                               widened(for_members(v, members), width), 0.0, causal, std::nullopt, scale);
+    const auto seed = at::empty({}, q.options().dtype(at::kLong));
+    return {output.narrow(3, 0, v.size(3)), sum.unsqueeze(3), at::Tensor(), at::Tensor(), q.size(2), k.size(2), seed, seed, at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cudnn_backward(const at::Tensor& gradient, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                              const at::Tensor& output, const at::Tensor& sum, const at::Tensor& seed, const at::Tensor& offset,
+                                                              const at::Tensor& mask, const at::Tensor& bounds, const at::Tensor&, c10::SymInt rows,
+                                                              c10::SymInt columns, double dropout, bool causal, std::optional<double> scale)
+{
+    count(q.device().index(), Count::Launch, "aten::_scaled_dot_product_cudnn_attention_backward");
+    check_for_cudnn(q, k, v, dropout);
+    TORCH_CHECK(sum.dim() == 4 && sum.size(3) == 1, "standin: cuDNN's log-sum-exp of sizes ", sum.sizes());
+    check_results(q, v, gradient, output, sum.squeeze(3), q.size(2));
+    TORCH_CHECK(!mask.defined() && !bounds.defined() && rows == q.size(2) && columns == k.size(2) && seed.defined() && offset.defined(),
+                "standin: attention by cuDNN of packed sequences");
+    const auto members = q.size(1) / k.size(1), width = std::max(q.size(3), v.size(3));
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        widened(gradient, width), widened(q, width), widened(for_members(k, members), width), widened(for_members(v, members), width), widened(output, width),
+        sum.squeeze(3), 0.0, causal, std::nullopt, scale);
+    const auto added = [&](const at::Tensor& x, std::int64_t own) {
+        const auto part = x.narrow(3, 0, own);
+        return members == 1 ? part : part.unflatten(1, {k.size(1), members}).sum(2);
+    };
+    return {dq.narrow(3, 0, q.size(3)), added(dk, k.size(3)), added(dv, v.size(3))};
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                                      const std::optional<at::Tensor>& mask, bool wants_sum, double dropout, bool causal,
                                                                      std::optional<double> scale)
@@ -152,6 +195,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library)
 {
     library.impl("_scaled_dot_product_flash_attention", &flash);
     library.impl("_scaled_dot_product_flash_attention_backward", &flash_backward);
+    library.impl("_scaled_dot_product_cudnn_attention", &cudnn);
+    library.impl("_scaled_dot_product_cudnn_attention_backward", &cudnn_backward);
     library.impl("_scaled_dot_product_efficient_attention", &efficient);
     library.impl("_scaled_dot_product_efficient_attention_backward", &efficient_backward);
 }
