@@ -62,9 +62,12 @@ public:
     const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
     const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
     /// (channels): of each field over the training cases, in physical units of a case with this scaling.
-    at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.physical(training_mean_); }
+    at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.on(training_mean_.device()).physical(training_mean_); }
     /// (channels): deviations over the training cases, in the same units.
-    at::Tensor training_deviation(const FieldScaling& scaling) const { return scaling.scale.defined() ? normalizer_.std * scaling.scale : normalizer_.std; }
+    at::Tensor training_deviation(const FieldScaling& scaling) const
+    {
+        return scaling.scale.defined() ? normalizer_.std * scaling.scale.to(normalizer_.std.device()) : normalizer_.std;
+    }
     const ForceSettings& forces() const { return forces_; }                              ///< of the run's configuration; without area for a file of weights
     const TrainedFacing& facing() const { return facing_; }                              ///< of surfaces and walls of the training cases
     void set_orient(Orient orient) { data_.turns_outward = orient == Orient::Outward; }  ///< in place of what the run says

@@ -72,7 +72,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const JudgedFields layout(data.fields, predictor.channels());
     const auto truth = to_local(example.target).squeeze(0).cpu();
-    const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling.on(world.device())), device_mesh->all());
+    const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling), device_mesh->all());
     require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
     if (see) {
@@ -143,10 +143,10 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const JudgedFields layout(data.fields, predictor.channels());
-    const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(scaling.on(device)), all);
+    const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(scaling), all);
     require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
-    const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling.on(device)), all);
+    const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling), all);
     for (std::size_t f = 0; f < histograms.size(); ++f) result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);
     std::string why;
     const auto flow = add_forces(result, sums, layout, model.forces, why);

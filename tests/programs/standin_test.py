@@ -2,6 +2,7 @@
 """The programs on the stand-in accelerator (tests/support/standin): the CPU's results to rounding, and no more copies and waits than a GPU can bear."""
 import collections
 import json
+import re
 import shutil
 import socket
 import threading
@@ -144,6 +145,22 @@ class StandIn(OnDevice):
             for bound in ("min", "max"):
                 if bound in here:
                     self.assertAlmostEqual(there[bound], here[bound], delta=1e-4 * (1 + abs(here[bound])))
+
+    def test_integrates_forces_of_fields_without_units(self):
+        words = ("training.max_steps=1", "data.targets=nondimensional", "data.reference.U_inf=[4, 0, 0]", "data.forces.area=0.1")
+        self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", *words, "--device", "cpu"))
+        mesh = next(self.folder.rglob("*.vtp"))
+
+        def forces(result):
+            self.assert_good(result)
+            return [float(number) for number in re.findall(r"-?[0-9]+[.][0-9]+(?:e-?[0-9]+)?", result.out)]
+
+        here = forces(self.meshard("predict", "runs/cpu", mesh, "-o", "here.vtp", "--forces", "--device", "cpu"))
+        there = forces(self.on_device("predict", "runs/cpu", mesh, "-o", "there.vtp", "--forces"))
+        self.assertEqual(len(there), len(here))
+        self.assertGreater(len(here), 0)
+        for one, other in zip(there, here):
+            self.assertAlmostEqual(one, other, delta=1e-3 * (1 + abs(other)))
 
 
 SMALL = ("model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4")
