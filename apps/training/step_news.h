@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace meshard {
 
@@ -21,6 +22,12 @@ public:
     /// share of the gradients' norm
     StepNews(at::Tensor own, const RankGroup& ranks);
 
+    /// What the current stream of a device has been given before a step, to know the device's own time of it; null on the CPU.
+    static std::shared_ptr<const c10::Event> beginning(const at::Device& device);
+
+    /// Seconds of the device from such a beginning until the numbers were there; on the CPU, where the host computes, nothing. As the first read, waits.
+    std::optional<double> seconds_since(const std::shared_ptr<const c10::Event>& beginning) const;
+
     double loss() const { return number(0); }
     /// What a rank sends that wants to stop; sums of many still tell them apart.
     static constexpr double kInterrupted = 1, kOutOfTime = 1.0 / (1 << 20);
@@ -31,9 +38,12 @@ public:
 
 private:
     double number(std::int64_t i) const;
+    void wait() const;
 
     at::Tensor host_;
+
     std::shared_ptr<c10::Event> copied_;  // null on the CPU
+    mutable bool is_there_ = false;
 };
 
 }  // namespace meshard

@@ -3,6 +3,7 @@
 
 #include "tests/support/standin/device_runtime.h"
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdint>
@@ -46,6 +47,7 @@ public:
     {
         const auto size = size_class(bytes);
         const std::lock_guard lock(mutex_);
+        if (in_use_ + size > limit()) throw std::bad_alloc();
         auto& free = free_[size];
         std::size_t offset = 0;
         if (!free.empty()) {
@@ -57,6 +59,8 @@ public:
             end_ += size;
         }
         sizes_[offset] = size;
+        in_use_ += size;
+        peak_ = std::max(peak_, in_use_);
         std::memset(host_ + offset, 0xFF, bytes);
         return device_ + offset;
     }
@@ -68,8 +72,21 @@ public:
         const auto found = sizes_.find(offset);
         const auto size = found->second;
         sizes_.erase(found);
+        in_use_ -= size;
         if (size >= kGivenBack) fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
         free_[size].push_back(offset);
+    }
+
+    MemoryUse use()
+    {
+        const std::lock_guard lock(mutex_);
+        return {in_use_, peak_, limit()};
+    }
+
+    void reset_peak()
+    {
+        const std::lock_guard lock(mutex_);
+        peak_ = in_use_;
     }
 
     /// All that was taken up to now.
@@ -103,6 +120,15 @@ private:
         return static_cast<char*>(memory);
     }
 
+    static std::size_t limit()
+    {
+        static const std::size_t bytes = [] {
+            const char* text = std::getenv("MESHARD_STANDIN_MEMORY");
+            return text ? std::min(static_cast<std::size_t>(std::strtoull(text, nullptr, 10)), kArena) : kArena;
+        }();
+        return bytes;
+    }
+
     /// Whole pages, an eighth too many at most, so that freed blocks fit again.
     static std::size_t size_class(std::size_t bytes)
     {
@@ -117,7 +143,7 @@ private:
     std::mutex mutex_, opening_;
     std::map<std::size_t, std::vector<std::size_t>> free_;
     std::unordered_map<std::size_t, std::size_t> sizes_;
-    std::size_t end_ = 0;
+    std::size_t end_ = 0, in_use_ = 0, peak_ = 0;
     int num_open_ = 0;
 };
 
@@ -162,6 +188,16 @@ void* take_memory(int device, std::size_t bytes)
 void give_memory(void* address)
 {
     if (address) arenas[static_cast<std::size_t>(device_of(address))]->give(address);
+}
+
+MemoryUse memory_use(int device)
+{
+    return arena(device).use();
+}
+
+void reset_peak(int device)
+{
+    arena(device).reset_peak();
 }
 
 std::vector<char> copy_of_memory(int device)

@@ -10,12 +10,14 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Backtrace.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -64,8 +66,9 @@ struct DeviceState {
     std::map<c10::StreamId, Queue> queues;
     std::uint64_t last_ticket = 0;
     std::unordered_map<const void*, Write> writes;
-    std::map<c10::StreamId, WaitedFor> waited;  // of each stream
-    WaitedFor host_waited;                      // what the host queues from then on is later, on any stream
+    std::map<c10::StreamId, WaitedFor> waited;   // of each stream
+    WaitedFor host_waited;                       // what the host queues from then on is later, on any stream
+    std::map<c10::StreamId, double> busy_until;  // seconds of the host's clock, as if each launch took so long as `seconds_a_launch` says
     std::atomic<c10::StreamId> last_stream{0};
     StandinCounters counters;
 };
@@ -104,14 +107,39 @@ void finish_until(int device, c10::StreamId stream, std::uint64_t ticket)
     }
 }
 
+double host_time()
+{
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// MESHARD_STANDIN_LAUNCH_SECONDS: how long the device's clock says that each launch takes; 0 if unset. Nothing waits for it.
+double seconds_a_launch()
+{
+    static const double seconds = [] {
+        const char* text = std::getenv("MESHARD_STANDIN_LAUNCH_SECONDS");
+        return text ? std::atof(text) : 0.0;
+    }();
+    return seconds;
+}
+
 /// The point of a stream at which an event was recorded.
 struct Event {
     c10::DeviceIndex device = 0;
     c10::StreamId stream = 0;
     std::uint64_t ticket = 0;
+    double time = 0;   // seconds of the device's clock
     WaitedFor waited;  // by the stream until then
     mutable std::atomic<int> num_queries{0};
 };
+
+/// Whether the host has waited for the event, or for work after it.
+bool has_waited_for(const Event& event)
+{
+    auto& here = state(event.device);
+    const std::lock_guard lock(here.mutex);
+    const auto found = here.host_waited.find(event.stream);
+    return found != here.host_waited.end() && found->second >= event.ticket;
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override { return kType; }
@@ -155,6 +183,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         point.stream = stream.id();
         point.ticket = state(stream.device_index()).last_ticket;
         point.waited = state(stream.device_index()).waited[stream.id()];
+        point.time = std::max(host_time(), state(stream.device_index()).busy_until[stream.id()]);
         point.num_queries = 0;
     }
     void block(void* event, const c10::Stream& stream) const override
@@ -175,10 +204,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     {
         if (!event) return true;
         const auto& point = *static_cast<Event*>(event);
+        if (has_waited_for(point)) return true;
         if (++point.num_queries < 3) return false;
         host_waits_for(point.device, point.stream, point.ticket);
         finish_until(point.device, point.stream, point.ticket);
         return true;
+    }
+    double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override
+    {
+        return 1e3 * (static_cast<Event*>(second)->time - static_cast<Event*>(first)->time);
     }
     void synchronizeEvent(void* event) const override
     {
@@ -207,10 +241,38 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
 };
 
-struct DeviceAllocator final : c10::Allocator {
+struct DeviceAllocator final : c10::DeviceAllocator {
+    bool initialized() override { return true; }
+    void emptyCache(c10::MempoolId_t) override {}
+    void recordStream(const c10::DataPtr&, c10::Stream) override {}
+    void resetAccumulatedStats(c10::DeviceIndex) override {}
+    void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
+    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override
+    {
+        const auto use = memory_use(device);
+        c10::CachingDeviceAllocator::DeviceStats stats;
+        auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+        allocated.current = static_cast<std::int64_t>(use.now);
+        allocated.peak = static_cast<std::int64_t>(use.peak);
+        return stats;
+    }
+    std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override
+    {
+        const auto use = memory_use(device);
+        return {use.total - use.now, use.total};
+    }
+
     c10::DataPtr allocate(std::size_t bytes) override
     {
-        auto* const memory = take_memory(device_here, bytes);
+        auto* const memory = [&] {
+            try {
+                return take_memory(device_here, bytes);
+            } catch (const std::bad_alloc&) {
+                const auto use = memory_use(device_here);
+                TORCH_CHECK_WITH(OutOfMemoryError, false, "standin out of memory. Tried to allocate ", bytes, " bytes. The device standin:", device_here,
+                                 " has ", use.total, ", of which ", use.total - use.now, " are free.");
+            }
+        }();
         forget_writes(device_here, memory);
         const c10::Device device(kType, static_cast<c10::DeviceIndex>(device_here));
         auto* const record = record_here();
@@ -422,6 +484,10 @@ void count(int device, Count what, const std::string& operation, std::int64_t by
         case Count::Launch:
             ++counters.launches;
             ++counters.launched[operation];
+            if (seconds_a_launch() > 0) {
+                auto& until = state(device).busy_until[current_stream(device).id()];
+                until = std::max(until, host_time()) + seconds_a_launch();
+            }
             break;
         case Count::DeviceToHost:
             ++counters.device_to_host;
