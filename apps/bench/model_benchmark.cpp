@@ -2,6 +2,7 @@
 #include "apps/bench/model_benchmark.h"
 
 #include "apps/bench/rank_timing.h"
+#include "apps/program/device_load.h"
 #include "models/layers/metrics.h"
 #include "models/registry/registry.h"
 #include "models/transolver/transolver.h"
@@ -13,17 +14,16 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <limits>
-#include <sys/resource.h>
-#include <unistd.h>
+#include <tuple>
 #include <vector>
 
 namespace meshard {
 namespace {
 
 constexpr std::int64_t kInputs = 7, kOutputs = 4, kMlpRatio = 2;
+constexpr double kLossScale = 1024;  // in float16: gradients of a mean over a million points are there, and those of parameters, their sums, too
 
 Seconds median_of(int num_repeats, const std::function<void()>& work)
 {
@@ -35,26 +35,6 @@ Seconds median_of(int num_repeats, const std::function<void()>& work)
         cpu.push_back(seconds.cpu);
     }
     return {median(wall), median(cpu)};
-}
-
-/// Memory in use now, and the most that ever was.
-struct Memory {
-    std::int64_t now = 0, peak = 0;
-};
-
-Memory memory_on(c10::Device device)
-{
-    if (device.is_cuda()) {  // others do not count
-        const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-        const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-        return {allocated.current, allocated.peak};
-    }
-    std::ifstream stream("/proc/self/statm");
-    std::int64_t size = 0, resident = 0;
-    stream >> size >> resident;
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return {resident * sysconf(_SC_PAGESIZE), static_cast<std::int64_t>(usage.ru_maxrss) * 1024};
 }
 
 /// Multiplications and additions of the forward pass's products over points.
@@ -74,6 +54,34 @@ double relative_error(const std::vector<at::Tensor>& found, const std::vector<at
         norm += expected[i].square().sum(torch::kDouble).item<double>();
     }
     return std::sqrt(difference / norm);
+}
+
+/// Output and gradients of one step in a precision.
+std::pair<at::Tensor, std::vector<at::Tensor>> step_in(Precision precision, const TimedModel& timed, const at::Tensor& target, c10::Device device)
+{
+    allow_tf32(precision == Precision::TF32);
+    at::Tensor output;
+    {
+        const PrecisionGuard guard(precision, device.type());
+        output = timed.forward().to(torch::kFloat);
+    }
+    auto trained = timed.module->parameters();
+    std::erase_if(trained, [](const auto& parameter) { return !parameter.requires_grad(); });
+    const double scale = precision == Precision::Float16 ? kLossScale : 1;
+    auto gradients = torch::autograd::grad({mean_squared_error(output, target) * scale}, trained);
+    for (auto& gradient : gradients) gradient.div_(scale);
+    return {output.detach(), gradients};
+}
+
+/// Of the output and of the gradients in a precision, against float32.
+std::pair<double, double> errors_of(const TimedModel& timed, Precision precision, const at::Tensor& target, c10::Device device)
+{
+    try {
+        const auto found = step_in(precision, timed, target, device), expected = step_in(Precision::Float32, timed, target, device);
+        return {relative_error({found.first}, {expected.first}), relative_error(found.second, expected.second)};
+    } catch (const c10::OutOfMemoryError&) {
+        return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
+    }
 }
 
 constexpr std::int64_t kToldAroundBody = 7;  // place, normal, area
@@ -177,23 +185,30 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
 ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device)
 {
     const auto done = [&] { wait_for_device(device); };
+    if (!device.is_cpu()) {
+        auto* const allocator = c10::getDeviceAllocator(device.type());
+        allocator->emptyCache();
+        allocator->resetPeakStats(device.index());
+    }
     set_memory(*timed.module, memory);
     torch::optim::AdamW optimizer(timed.module->parameters(), torch::optim::AdamWOptions(1e-3));
     const auto target = inference_only ? torch::Tensor() : torch::rand(timed.result_shape, device);
 
-    const auto predict_in = [&](Precision precision) {
+    const auto predict = [&] {
         const PrecisionGuard guard(precision, device.type());
         return timed.forward().to(torch::kFloat);
     };
-    const auto predict = [&] { return predict_in(precision); };
+    const double scale = precision == Precision::Float16 ? kLossScale : 1;
+    allow_tf32(precision == Precision::TF32);
     ModelTimes times;
     times.num_threads = at::get_num_threads();
     times.training_gflop = 3 * timed.forward_flops * 1e-9;
-    times.bytes_before = memory_on(device).now;
+    times.bytes_before = memory_in_use(device).now;
     if (!inference_only) {
         const auto step = median_of(num_repeats, [&] {
             optimizer.zero_grad();
-            mean_squared_error(predict(), target).backward();
+            const auto loss = mean_squared_error(predict(), target);
+            (scale == 1 ? loss : loss * scale).backward();
             optimizer.step();
             done();
         });
@@ -210,26 +225,18 @@ ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision prec
         times.inference_seconds = inference.wall;
         times.inference_cpu_seconds = inference.cpu;
     }
-    times.peak_bytes = memory_on(device).peak;
-    if (precision != Precision::Float32 && !inference_only) {
-        const auto run = [&](Precision precision) {
-            const auto output = predict_in(precision);
-            auto trained = timed.module->parameters();
-            std::erase_if(trained, [](const auto& parameter) { return !parameter.requires_grad(); });
-            return std::pair(output.detach(), torch::autograd::grad({mean_squared_error(output, target)}, trained));
-        };
-        const auto expected = run(Precision::Float32), found = run(precision);
-        times.output_error = relative_error({found.first}, {expected.first});
-        times.gradient_error = relative_error(found.second, expected.second);
-    }
+    times.peak_bytes = memory_in_use(device).peak;
+    if (precision != Precision::Float32 && !inference_only) std::tie(times.output_error, times.gradient_error) = errors_of(timed, precision, target, device);
 
-    const std::int64_t n = device.is_cpu() ? 1024 : 8192;
+    allow_tf32(false);
+    const std::int64_t n = device.is_cuda() ? 8192 : 1024;
     const auto a = torch::rand({n, n}, device), b = torch::rand({n, n}, device);
     const auto product = median_of(9, [&] {
         torch::mm(a, b);
         done();
     });
     times.sgemm_gflops = 2.0 * std::pow(static_cast<double>(n), 3) / product.wall * 1e-9;
+    allow_tf32(precision == Precision::TF32);
     return times;
 }
 

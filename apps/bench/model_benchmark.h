@@ -49,11 +49,14 @@ struct ModelTimes {
     double training_gflop = 0;      ///< useful work of a step: products of the forward pass three times
     std::int64_t bytes_before = 0;  ///< resident memory before the first step, inputs included; of a GPU what LibTorch has allocated there
     std::int64_t peak_bytes = 0;
-    double output_error = 0, gradient_error = 0;  ///< of another precision than float32: difference over norm, after the steps that were timed
+    /// Of another precision than float32: difference over norm, after the steps that were timed. Not a number where float32 does not fit into the device.
+    double output_error = 0, gradient_error = 0;
 };
 
-/// Medians over `num_repeats`, after one of each that is not counted if there are several.
-/// @param device   the CPU or a GPU  @throws InvalidInput if this process sees no GPU and is to use one
+/// Medians over `num_repeats`, after one of each that is not counted if there are several. From then on products in single precision are what `precision` says
+/// (`allow_tf32`).
+/// @param device   where the model and its inputs lie: the CPU, or a device, whose cached memory is given back first
+/// @throws c10::OutOfMemoryError if the steps do not fit
 ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device = c10::kCPU);
 
 }  // namespace meshard

@@ -9,11 +9,13 @@
 #include "models/registry/grid_forward.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
@@ -350,6 +352,34 @@ void Predictor::draw_dropout(std::uint64_t seed)
 }
 
 at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head)
+{
+    return within_memory([&] { return load_of(inputs); }, [&] { return predicted(inputs, scaling, of_head); });
+}
+
+/// A prediction, for the case that the device's memory ends.
+DeviceLoad Predictor::load_of(const PointInputs& inputs) const
+{
+    const auto local = to_local(inputs.embedding);
+    const auto num_ranks = is_sharded(inputs.embedding) ? spec_of(inputs.embedding)->device_mesh->num_ranks() : 1;
+    DeviceLoad load{.device = local.device(),
+                    .what = "a prediction of " + checkpoint_.string(),
+                    .num_points = inputs.grid.empty() ? local.size(1) : local.numel() / std::max<std::int64_t>(1, local.size(-1)),
+                    .num_ranks = num_ranks,
+                    .rank_option = "--nproc "};
+    constexpr auto kAll = std::numeric_limits<std::int64_t>::max();
+    const auto has_modes = std::ranges::any_of(model_.module->modules(), [](const auto& part) {
+        const auto* model = dynamic_cast<const HasMemoryModes*>(part.get());
+        return model && model->inference_memory(1, kAll);
+    });
+    if (has_modes) {
+        load.memory = name_of(memory_);
+        load.mode_option = "--memory ";
+        load.modes = {{"stored"}, {"recomputed"}, {"streamed"}};
+    }
+    return load;
+}
+
+at::Tensor Predictor::predicted(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head)
 {
     torch::NoGradGuard no_grad;
     at::Tensor fields;

@@ -5,6 +5,7 @@
 #include "apps/cases/input_ranges.h"
 #include "apps/cases/surface_orientation.h"
 #include "apps/evaluation/shape_coefficients.h"
+#include "apps/program/device_load.h"
 #include "apps/settings/grid_settings.h"
 #include "apps/settings/training_config.h"
 #include "models/layers/memory_mode.h"
@@ -80,7 +81,11 @@ public:
     std::int64_t rows_together() const { return meshard::rows_together({model_.class_name, model_.arguments}); }
 
     /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
-    void set_memory(MemoryMode mode) { meshard::set_memory(*model_.module, mode); }
+    void set_memory(MemoryMode mode)
+    {
+        meshard::set_memory(*model_.module, mode);
+        memory_ = mode;
+    }
 
     /// The mode for so many points of this rank, if they may take that much memory.
     MemoryMode memory_for(std::int64_t num_points, std::int64_t bytes) const { return inference_memory(*model_.module, num_points, bytes); }
@@ -101,12 +106,15 @@ public:
     /// Fields in physical units, (1, N, channels), sharded as the inputs are.
     /// @param scaling   what they are measured by in this case (`field_scaling` of `data()` and `channels()`)
     /// @param of_head   if given, receives the head's coefficients. Collective then
+    /// @throws DeviceMemoryError if it does not fit into the memory of the inputs' device
     at::Tensor predict(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head = nullptr);
 
 private:
     Predictor() = default;
     void load_own(const std::filesystem::path& checkpoint, std::size_t part);
     void name_fields(const DataOptions& options, std::int64_t num_channels);
+    DeviceLoad load_of(const PointInputs& inputs) const;
+    at::Tensor predicted(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head);
 
     std::filesystem::path checkpoint_;
     DataConfig data_;
@@ -122,6 +130,7 @@ private:
     Normalizer normalizer_;
     at::Tensor training_mean_;
     Model model_;
+    MemoryMode memory_ = MemoryMode::Stored;
     std::vector<std::string> names_of_head_;
     std::vector<double> means_of_head_, deviations_of_head_;
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there is one

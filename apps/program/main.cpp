@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs `meshard` and `meshard-models`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
 #include "apps/program/command_line.h"
+#include "apps/program/error_text.h"
 #include "apps/program/sibling_program.h"
 #include "apps/program/version.h"
 #include "io/bytes/interruption.h"
@@ -116,7 +117,7 @@ int run_and_report(const std::vector<std::string>& arguments)
     } catch (const std::filesystem::filesystem_error& error) {
         return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
     } catch (const std::exception& error) {
-        return fail(verb, error.what(), exit_code_of_current_error());
+        return fail(verb, error_text(error), exit_code_of_current_error());
     } catch (...) {
         return fail(verb, "stopped by an error of unknown kind.", exit_code::run_time);
     }

@@ -2,6 +2,7 @@
 #include "apps/program/rank_program.h"
 
 #include "apps/program/command_line.h"
+#include "apps/program/error_text.h"
 #include "apps/program/freed_memory.h"
 #include "apps/program/rank_device.h"
 #include "sharding/memory/tensor_memory.h"
@@ -33,7 +34,7 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
         return code;
     } catch (const std::exception& error) {
         const int code = exit_code_of_current_error();
-        if (report_failure_to_launcher("meshard " + verb + ": " + error.what(), code == exit_code::ranks)) return code;
+        if (report_failure_to_launcher("meshard " + verb + ": " + error_text(error), code == exit_code::ranks)) return code;
         throw;
     }
 }

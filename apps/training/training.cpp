@@ -6,6 +6,8 @@
 #include "apps/cases/input_ranges.h"
 #include "apps/evaluation/data_check.h"
 #include "apps/grids/grid_cases.h"
+#include "apps/plan/mode_needs.h"
+#include "apps/program/device_load.h"
 #include "apps/program/rank_device.h"
 #include "apps/settings/grid_settings.h"
 #include "apps/settings/training_log.h"
@@ -144,6 +146,7 @@ struct StepUnderWay {
     std::int64_t num_counted = 0;  // cases that the data groups took together
     double rate = 0;
     Clock::time_point start;
+    std::shared_ptr<const c10::Event> start_on_device;
     StepNews news;
     bool is_taken = true;                   // the weights were changed
     double seconds_waited = 0;              // for cases that were not read yet
@@ -220,6 +223,7 @@ private:
     LoopEnd finish_steps(std::size_t num_left);
     CaseTensors augmented(const CaseTensors& example, std::int64_t time) const;
     std::int64_t points_in_step(std::int64_t index) const;
+    DeviceLoad load_of(const std::string& what, const CaseSet& cases, std::int64_t index, bool trains) const;
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
     std::string names_of_cases(std::int64_t step) const;
@@ -275,8 +279,9 @@ private:
     Clock::time_point last_news_;   // when a step's loss was known last
     std::int64_t points_done_ = 0;
     double seconds_in_steps_ = 0;  // of the current epoch
-    double seconds_waited_ = 0;    // in these, for cases that were not read yet
-    double epoch_loss_sum_ = 0;    // of the steps of the current epoch, each times its cases over the data groups
+    double seconds_in_all_steps_ = 0;
+    double seconds_waited_ = 0;  // in these, for cases that were not read yet
+    double epoch_loss_sum_ = 0;  // of the steps of the current epoch, each times its cases over the data groups
     std::int64_t epoch_cases_left_out_ = 0;
     std::int64_t skipped_in_a_row_ = 0;  // steps up to now
     double best_error_ = std::numeric_limits<double>::infinity();
@@ -863,6 +868,32 @@ std::int64_t Run::points_in_step(std::int64_t index) const
     return count;
 }
 
+/// Work on a case, for the case that the device's memory ends.
+DeviceLoad Run::load_of(const std::string& what, const CaseSet& cases, std::int64_t index, bool trains) const
+{
+    const auto num_ranks = domain_->num_ranks();
+    const auto all = trains ? points_in_step(index) : cases.num_points(index);
+    DeviceLoad load{.device = device(),
+                    .what = what + " of case " + cases.id(index),
+                    .num_points = (all + num_ranks - 1) / num_ranks,
+                    .num_ranks = num_ranks,
+                    .memory = std::string(name_of(config_.training.memory)),
+                    .mode_option = "training.memory=",
+                    .rank_option = "--nproc ",
+                    .fewer_points = trains && !config_.data.is_grid ? "data.sampling_resolution" : ""};
+    const bool is_half = config_.training.precision == Precision::BFloat16 || config_.training.precision == Precision::Float16;
+    if (trains && !config_.data.is_grid && !config_.volume) {
+        std::int64_t num_outputs = 0;
+        for (const auto count : cases.channels()) num_outputs += count;
+        load.modes = counted_modes(config_.model.name, model_.arguments, model_.arguments.value("embedding_dim", std::int64_t(6)), num_outputs, num_ranks,
+                                   static_cast<double>(load.num_points), is_half ? 2 : 4);
+    }
+    const auto has_modes = [](const auto& part) { return dynamic_cast<const HasMemoryModes*>(part.get()) != nullptr; };
+    if (load.modes.empty() && std::ranges::any_of(model_.module->modules(), has_modes)) load.modes = {{"stored"}, {"recomputed"}};
+    if (load.modes.empty()) load.memory.clear();
+    return load;
+}
+
 /// Of all data groups, for messages.
 std::string Run::names_of_cases(std::int64_t step) const
 {
@@ -1011,8 +1042,10 @@ LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t
         under_way.num_counted = order_->cases_in_step(steps_done_);
         under_way.rate = learning_rate(config_.training, steps_done_, num_steps) * plateau_.factor;
         under_way.start = Clock::now();
+        under_way.start_on_device = StepNews::beginning(device());
         const bool is_out_of_time = config_.training.max_minutes > 0 && seconds_since(start_) > 60 * config_.training.max_minutes;
-        step(cases, under_way, stop_requested != 0 ? StepNews::kInterrupted : is_out_of_time ? StepNews::kOutOfTime : 0);
+        const auto wish = stop_requested != 0 ? StepNews::kInterrupted : is_out_of_time ? StepNews::kOutOfTime : 0;
+        within_memory([&] { return load_of("a training step", training_cases(), cases[0].index, true); }, [&] { step(cases, under_way, wish); });
         ++steps_done_;
         under_way_.push_back(std::move(under_way));
         const bool ends_epoch = in_epoch + 1 == steps_per_epoch_ || steps_done_ == limit;
@@ -1052,7 +1085,8 @@ LoopEnd Run::finish_steps(std::size_t num_left)
 void Run::finish_step(const StepUnderWay& step)
 {
     const auto loss = step.news.loss();
-    const auto seconds = seconds_since(std::max(step.start, last_news_));
+    // A device is asked for its own time: the host goes on while it computes.
+    const auto seconds = step.news.seconds_since(step.start_on_device).value_or(seconds_since(std::max(step.start, last_news_)));
     last_news_ = Clock::now();
     const auto epoch = (step.number - 1) / steps_per_epoch_ + 1, in_epoch = (step.number - 1) % steps_per_epoch_ + 1;
     const bool is_left_out = config_.training.max_skipped_steps > 0 && !step.is_taken && !(step.next_loss_scale && std::isfinite(loss));
@@ -1067,6 +1101,7 @@ void Run::finish_step(const StepUnderWay& step)
         epoch_loss_sum_ += loss * static_cast<double>(step.num_counted) / static_cast<double>(num_groups_);
     }
     seconds_in_steps_ += seconds;
+    seconds_in_all_steps_ += seconds;
     seconds_waited_ += step.seconds_waited;
     points_done_ += points_in_step(step.index) * step.num_counted;
     const auto limit = num_steps_limit();
@@ -1083,7 +1118,7 @@ void Run::finish_step(const StepUnderWay& step)
     const auto left = elapsed / static_cast<double>(step.number - first_step_) * static_cast<double>(limit - step.number);
     log_.progress(formatted("epoch %lld/%lld [%lld/%lld] loss %.4g lr %.2e %.3f s/step %.3g points/s, %s left", static_cast<long long>(epoch),
                             static_cast<long long>(config_.training.num_epochs), static_cast<long long>(in_epoch), static_cast<long long>(steps_per_epoch_),
-                            loss, step.rate, seconds, static_cast<double>(points_done_) / elapsed, duration_text(left).c_str()),
+                            loss, step.rate, seconds, static_cast<double>(points_done_) / seconds_in_all_steps_, duration_text(left).c_str()),
                   false);
 }
 
@@ -1181,7 +1216,7 @@ FieldErrors Run::errors(CaseSet RunCases::* of_split, const std::string& split)
             continue;
         }
         const auto example = next_example(sequences);
-        const auto prediction = predict(example);
+        const auto prediction = within_memory([&] { return load_of("validation", cases, i, false); }, [&] { return predict(example); });
         sums[num_fields] += loss_of(prediction, example).item<double>();
         std::int64_t field = 0;
         for (std::size_t p = 0; p < parts_.size(); ++p) {

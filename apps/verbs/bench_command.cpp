@@ -5,8 +5,10 @@
 #include "apps/bench/operator_benchmark.h"
 #include "apps/bench/scaling_benchmark.h"
 #include "apps/bench/training_benchmark.h"
+#include "apps/plan/mode_needs.h"
 #include "apps/plan/plan_command.h"
 #include "apps/program/command_line.h"
+#include "apps/program/device_load.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/text_table.h"
@@ -17,8 +19,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <iomanip>
 #include <iostream>
+#include <map>
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -33,8 +38,47 @@ struct BenchArguments {
     std::int64_t num_rows = 1'000'000;
     int num_repeats = 0;
     int num_ranks = 0;
+    std::vector<BenchArguments> also;  // further runs of `model` in this process
     bool json = false;
 };
+
+const std::vector<std::string> kMemoryNames{"stored", "recomputed", "streamed", "auto"}, kPrecisionNames{"float32", "tf32", "bfloat16", "float16"};
+
+/// The run with what a word of --also changes, such as `points=100000,precision=tf32`. @throws UsageError
+BenchArguments changed(BenchArguments run, const std::string& word)
+{
+    std::istringstream parts(word);
+    for (std::string part; std::getline(parts, part, ',');) {
+        const auto equals = part.find('=');
+        const auto name = part.substr(0, equals), value = equals == std::string::npos ? std::string() : part.substr(equals + 1);
+        std::map<std::string, std::int64_t*> numbers{{"points", &run.shape.num_points},
+                                                     {"hidden", &run.shape.n_hidden},
+                                                     {"layers", &run.shape.n_layers},
+                                                     {"heads", &run.shape.n_head},
+                                                     {"slices", &run.shape.slice_num}};
+        const auto among = [&](const std::vector<std::string>& names) { return std::ranges::find(names, value) != names.end(); };
+        if (const auto found = numbers.find(name); found != numbers.end()) {
+            *found->second = static_cast<std::int64_t>(parse_numbers(value, "--also " + name, 1)[0]);
+            if (*found->second < 1) throw UsageError("--also " + part + ": expected a number of at least 1.");
+        } else if (name == "memory" && among(kMemoryNames)) {
+            run.memory = value;
+        } else if (name == "precision" && among(kPrecisionNames)) {
+            run.precision = value;
+        } else {
+            throw UsageError("--also " + part +
+                             ": expected NAME=VALUE of points, slices, hidden, layers or heads, memory (stored, recomputed, streamed, auto) or precision "
+                             "(float32, tf32, bfloat16, float16), e.g. points=100000,precision=tf32.");
+        }
+    }
+    return run;
+}
+
+std::vector<const BenchArguments*> all_runs(const BenchArguments& options)
+{
+    std::vector<const BenchArguments*> runs{&options};
+    for (const auto& run : options.also) runs.push_back(&run);
+    return runs;
+}
 
 bool parse(std::span<const std::string> arguments, BenchArguments& options)
 {
@@ -42,6 +86,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "On several: one cloud distributed over the ranks against a plain step with the same number of points on every rank at once,\n"
                  "without communication (the machine's ceiling). The two alternate; medians are shown.\n"
                  "model: microseconds per point of a training step and of inference, and their memory, for one process in one memory mode.\n"
+                 "With --also further runs follow in the same process, and one that does not fit into a device ends none of the others.\n"
                  "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, and the speed of the machine.\n"
                  "operators: single operators on small tensors, extra time of a call on a sharded tensor.\n"
                  "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and how much of it overlaps with message passing.\n"
@@ -74,23 +119,28 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->type_name("N,...")
         ->delimiter(',')
         ->check(CLI::PositiveNumber);
-    app.add_option("--memory", options.memory, "for model: memory mode, stored, recomputed or streamed")
+    app.add_option("--memory", options.memory, "for model: memory mode, stored, recomputed, streamed, or auto: the first of them that fits into the device")
         ->type_name("MODE")
-        ->check(CLI::IsMember({"stored", "recomputed", "streamed"}))
+        ->check(CLI::IsMember(kMemoryNames))
         ->capture_default_str();
     app.add_option("--device", options.device, "for step and model: " + std::string(kDeviceMeaning))->type_name("NAME")->capture_default_str();
-    app.add_option("--precision", options.precision, "for model: float32 or bfloat16")
+    app.add_option("--precision", options.precision, "for model: float32, tf32, bfloat16 or float16, as training.precision")
         ->type_name("NAME")
-        ->check(CLI::IsMember({"float32", "bfloat16"}))
+        ->check(CLI::IsMember(kPrecisionNames))
         ->capture_default_str();
+    std::vector<std::string> also;
+    app.add_option("--also", also, "for model: another run with these changes, e.g. points=100000,slices=512,memory=auto,precision=tf32; may be repeated")
+        ->allow_extra_args(false)
+        ->type_name("NAME=VALUE,...");
     app.add_flag("--inference", options.inference_only, "for model: no training step");
     app.add_option("--repeats", options.num_repeats, "pairs of runs that are timed")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->default_str("15, for scaling 5");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report; with --also one on a line for each run");
     if (!parse_arguments(app, arguments)) return false;
+    if (!also.empty() && options.what != "model") throw UsageError("--also is for meshard bench model.");
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
     if (options.what != "model" && (app.count("--model") > 0 || app.count("--arguments") > 0 || app.count("--grid") > 0))
         throw UsageError("--model, --arguments and --grid are for meshard bench model.");
@@ -98,6 +148,10 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     if (!has_device && options.device == "auto") options.device = "cpu";
     if (!has_device && options.device != "cpu") throw UsageError("--device " + options.device + ": " + options.what + " is timed on CPUs. Leave it out.");
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
+    for (const auto& word : also) options.also.push_back(changed(options, word));
+    for (const auto* run : all_runs(options)) {
+        if (run->shape.n_hidden % run->shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");
+    }
     return true;
 }
 
@@ -136,22 +190,76 @@ TimedModel model_to_time(const BenchArguments& arguments, c10::Device device)
     return timed_model(arguments.model, constructor, arguments.shape.num_points, arguments.grid, device);
 }
 
-void report_model(const BenchArguments& arguments)
+/// Times one run. `memory` becomes the mode in which it fitted.
+ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::string& name, std::int64_t& num_points)
 {
     const auto device = device_of_rank(arguments.device, {});
     const c10::DeviceGuard current(device);
-    const auto model = model_to_time(arguments, device);
-    const auto times =
-        time_model(model, memory_mode(arguments.memory), precision_named(arguments.precision), arguments.inference_only, arguments.num_repeats, device);
-    const auto points = static_cast<double>(model.num_points);
+    const auto modes = arguments.memory == "auto" ? std::vector<std::string>{"stored", "recomputed", "streamed"} : std::vector<std::string>{arguments.memory};
+    const auto run = [&] {
+        const auto model = model_to_time(arguments, device);
+        name = model.name;
+        num_points = model.num_points;
+        return time_model(model, memory_mode(memory), precision_named(arguments.precision), arguments.inference_only, arguments.num_repeats, device);
+    };
+    const auto load = [&]() -> DeviceLoad {
+        DeviceLoad of_run{.device = device,
+                          .what = (arguments.inference_only ? "inference of " : "a training step of ") + name,
+                          .num_points = std::max(num_points, arguments.shape.num_points),
+                          .memory = memory,
+                          .mode_option = "--memory ",
+                          .fewer_points = "--points"};
+        if (arguments.model == "transolver" && arguments.arguments.empty() && !arguments.inference_only) {
+            const auto& shape = arguments.shape;
+            const nlohmann::json constructor{
+                {"n_layers", shape.n_layers}, {"n_hidden", shape.n_hidden}, {"n_head", shape.n_head}, {"slice_num", shape.slice_num}, {"mlp_ratio", 2}};
+            const auto precision = precision_named(arguments.precision);
+            const bool is_half = precision == Precision::BFloat16 || precision == Precision::Float16;
+            of_run.modes = counted_modes("transolver", constructor, 6, 4, 1, static_cast<double>(of_run.num_points), is_half ? 2 : 4);
+        }
+        if (of_run.modes.empty()) of_run.modes = {{memory}};
+        return of_run;
+    };
+    for (std::size_t i = 0; i + 1 < modes.size(); ++i) {
+        memory = modes[i];
+        try {
+            return run();
+        } catch (const c10::OutOfMemoryError&) {  // the next mode takes less
+        }
+    }
+    memory = modes.back();
+    return within_memory(load, run);
+}
+
+void report_model(const BenchArguments& arguments, bool is_alone)
+{
+    std::string memory = arguments.memory, name = arguments.model;
+    std::int64_t num_points = 0;
+    ModelTimes times;
+    try {
+        times = time_run(arguments, memory, name, num_points);
+    } catch (const DeviceMemoryError& error) {
+        if (is_alone) throw;
+        if (!arguments.json) {
+            std::cout << error.what() << std::endl;
+            return;
+        }
+        const nlohmann::ordered_json json{{"model", name},    {"points", arguments.shape.num_points}, {"slices", arguments.shape.slice_num},
+                                          {"memory", memory}, {"precision", arguments.precision},     {"error", error.what()}};
+        std::cout << json.dump() << std::endl;
+        return;
+    }
+    const auto device = device_of_rank(arguments.device, {});
+    const auto points = static_cast<double>(num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
-        const nlohmann::ordered_json json{{"model", model.name},
-                                          {"points", model.num_points},
+        const nlohmann::ordered_json json{{"model", name},
+                                          {"points", num_points},
+                                          {"slices", arguments.shape.slice_num},
                                           {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
-                                          {"memory", arguments.memory},
+                                          {"memory", memory},
                                           {"precision", arguments.precision},
                                           {"threads", times.num_threads},
                                           {"training_us_per_point", microseconds(times.training_seconds)},
@@ -164,11 +272,11 @@ void report_model(const BenchArguments& arguments)
                                           {"peak_bytes", times.peak_bytes},
                                           {"output_error", times.output_error},
                                           {"gradient_error", times.gradient_error}};
-        std::cout << json.dump(2) << '\n';
+        std::cout << json.dump(is_alone ? 2 : -1) << std::endl;
         return;
     }
-    std::cout << model.name << ", " << model.num_points << " points, memory " << arguments.memory << ", " << arguments.precision << ", " << times.num_threads
-              << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
+    std::cout << name << ", " << num_points << " points, memory " << memory << ", " << arguments.precision << ", " << times.num_threads << " thread(s); sgemm "
+              << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
     if (times.training_seconds > 0) {
         std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us per point ("
                   << fixed_text(microseconds(times.training_cpu_seconds), 1) << " of CPU)";
@@ -305,10 +413,9 @@ int model_bench_command(std::span<const std::string> arguments)
     if (!arguments.empty() && arguments.front() == "data") return data_bench_command(arguments.subspan(1));
     BenchArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
-    if (options.shape.n_hidden % options.shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");
     keep_freed_memory();
     if (options.what == "model") {
-        report_model(options);
+        for (const auto* run : all_runs(options)) report_model(*run, options.also.empty());
         return exit_code::ok;
     }
     if (options.what == "operators") {

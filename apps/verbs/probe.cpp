@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verbs/probe.h"
 
+#include "apps/program/error_text.h"
 #include "apps/program/rank_device.h"
 #include "apps/training/tensor_file.h"
 #include "partition/error.h"
@@ -85,7 +86,7 @@ torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
         for (const auto& buffer : model.buffers()) move_in_place(buffer, device);
         return model;
     } catch (const std::exception& error) {
-        throw IoError(request.model.string() + " cannot be read as a TorchScript model: " + first_line(error.what()) +
+        throw IoError(request.model.string() + " cannot be read as a TorchScript model: " + first_line(error_text(error)) +
                       ". Write it in Python with torch.jit.script(model).save(path).");
     }
 }
@@ -267,7 +268,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         } catch (const InvalidInput&) {
             throw;
         } catch (const std::exception& error) {
-            throw InvalidInput(request.model.string() + " does not run on " + request.input.string() + ", without sharding either: " + last_line(error.what()));
+            throw InvalidInput(request.model.string() + " does not run on " + request.input.string() +
+                               ", without sharding either: " + last_line(error_text(error)));
         }
     }
     mesh->all().barrier();
@@ -291,7 +293,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         found = run(load(request, device), sharded, grad_output, request);
     } catch (const std::exception& error) {
         // The interpreter between hides an error's own type, and shows its text last.
-        if (recorder.refusal.empty()) throw std::runtime_error(request.model.string() + " failed with sharded inputs: " + last_line(error.what()));
+        if (recorder.refusal.empty()) throw std::runtime_error(request.model.string() + " failed with sharded inputs: " + last_line(error_text(error)));
     }
     report.operators = std::move(recorder.operators);
     report.refused_operator = std::move(recorder.refused_operator);

@@ -83,7 +83,62 @@ class StandIn(OnDevice):
             self.assertGreater(sum(number for (what, _), number in found.items() if what == "launch"), 10)
             waits = {key: number for key, number in found.items() if key[0] != "launch"}
             # On each rank; sums over the ranks, of gradients too, are no waits of the host.
-            self.assertEqual(waits, {("copy", "copy_to_host_late"): num_ranks, ("sync", "synchronize_event"): 2 * num_ranks})
+            self.assertEqual(waits, {("copy", "copy_to_host_late"): num_ranks, ("sync", "synchronize_event"): num_ranks})
+
+    def test_seconds_of_a_step_are_those_of_the_device(self):
+        # Each launch takes 20 ms there, by its own clock, which no host waits for: a step takes as long as its launches.
+        launches = sum(number for (what, _), number in self.of_one_step().items() if what == "launch")
+        self.assert_good(self.on_device("train", "car.yaml", "run_id=clock", "training.num_epochs=1", "training.max_steps=3", MESHARD_STANDIN_LAUNCH_SECONDS="0.02"))
+        lines = [json.loads(line) for line in (self.folder / "runs/clock/metrics.jsonl").read_text().splitlines()]
+        seconds = {line["step"]: line["seconds"] for line in lines if line["phase"] == "train_step"}
+        self.assertGreater(launches, 100)
+        self.assertAlmostEqual(seconds[2], 0.02 * launches, delta=0.02 * 5)
+        in_steps = next(line["seconds_in_steps"] for line in lines if line["phase"] == "train")
+        self.assertAlmostEqual(in_steps, sum(seconds.values()), delta=1e-6)
+
+    def assert_out_of_memory(self, result, *texts):
+        self.assertEqual(result.code, 4, str(result))
+        last = result.err.splitlines()[-1]
+        for text in ("meshard ", "out of memory: ", *texts):
+            self.assertIn(text, last)
+        for frames in ("frame #", "Exception raised", "c10::"):
+            self.assertNotIn(frames, result.err)
+        self.assertEqual(len([line for line in result.err.splitlines() if "out of memory" in line]), 1, result.err)
+
+    def test_says_what_does_not_fit_into_a_device(self):
+        for i, path in enumerate(self.folder.glob("cases/run_*/boundary_*.vtp")):
+            write_body(path, lengths=(1.0, 0.4 + 0.02 * i, 0.3), n=16)
+        model = ["model.n_hidden=256", "model.n_head=8"]
+        little = {"MESHARD_STANDIN_MEMORY": str(16 << 20)}
+        found = self.on_device("train", "car.yaml", "run_id=big", *model, **little)
+        self.assert_out_of_memory(found, "a training step of case", "1536 points", "the 16.0 MiB of standin:0", "memory mode stored", "a point",
+                                  "Use ", "--nproc ", "data.sampling_resolution")
+        self.assertFalse((self.folder / "runs/big/checkpoints/last.safetensors").exists())
+        self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", *model, "training.max_steps=1", "--device", "cpu"))
+        mesh = next(self.folder.rglob("*.vtp"))
+        less = {"MESHARD_STANDIN_MEMORY": str(10 << 20)}
+        self.assert_out_of_memory(self.on_device("predict", "runs/cpu", mesh, "-o", "there.vtp", "--memory", "stored", **less),
+                                  "a prediction of", "1536 points", "--memory recomputed")
+        self.assertFalse((self.folder / "there.vtp").exists())
+        self.assert_out_of_memory(self.on_device("bench", "model", "--points", 20000, "--repeats", 1, **little), "a training step of transolver, 20000 points",
+                                  "--points")
+
+    def test_bench_model_goes_on_after_a_run_that_does_not_fit(self):
+        result = self.on_device("bench", "model", "--points", 20000, "--repeats", 1, "--json", "--also", "points=500,precision=tf32", "--also",
+                                "points=500,precision=float16", "--also", "points=4000,memory=auto", "--also", "points=500,memory=streamed,slices=8",
+                                MESHARD_STANDIN_MEMORY=str(32 << 20))
+        self.assert_good(result)
+        runs = [json.loads(line) for line in result.out.splitlines()]
+        self.assertIn("out of memory", runs[0]["error"])
+        self.assertEqual([(run["points"], run["slices"], run["memory"], run["precision"]) for run in runs[1:]],
+                         [(500, 32, "stored", "tf32"), (500, 32, "stored", "float16"), (4000, 32, "recomputed", "float32"), (500, 8, "streamed", "float32")])
+        self.assertLess(runs[2]["gradient_error"], 0.05)
+        self.assertGreater(runs[2]["gradient_error"], 1e-5)
+        self.assertEqual(runs[1]["output_error"], 0)   # on hosts products in TF32 are products in float32
+        for run in runs[1:]:
+            self.assertNotIn("error", run)
+            self.assertGreater(run["training_us_per_point"], 0)
+            self.assertLess(run["peak_bytes"], 32 << 20)
 
     def test_does_not_begin_where_another_rank_computes_on_the_cpu(self):
         with socket.create_server(("127.0.0.1", 0)) as server:

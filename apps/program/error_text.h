@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace meshard {
+
+/// What an exception says, for users: without the calls that led there, which LibTorch's errors list.
+std::string error_text(const std::exception& error);
+
+}  // namespace meshard

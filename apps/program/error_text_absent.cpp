@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// In the program without LibTorch, whose exceptions list no calls.
+#include "apps/program/error_text.h"
+
+namespace meshard {
+
+std::string error_text(const std::exception& error)
+{
+    return error.what();
+}
+
+}  // namespace meshard
