@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/python/bindings.h"
 #include "sharding/ranks/rank_group.h"
+#include "sharding/transport/device_transport.h"
 #include "sharding/transport/shared_memory_backend.h"
 
+#include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -44,12 +47,51 @@ private:
     Tensors tensors_;
 };
 
+/// Where tensors go by way of the host: copies there, brought back when the messages have come.
+class HostCopies {
+public:
+    explicit HostCopies(bool copies) : copies_(copies) {}
+
+    at::Tensor operator()(const at::Tensor& tensor)
+    {
+        if (!copies_) return tensor;
+        tensors_.push_back(tensor);
+        here_.push_back(tensor.cpu());
+        return here_.back();
+    }
+    Tensors operator()(const Tensors& tensors)
+    {
+        Tensors all;
+        for (const auto& tensor : tensors) all.push_back((*this)(tensor));
+        return all;
+    }
+    std::vector<Tensors> operator()(const std::vector<Tensors>& lists)
+    {
+        std::vector<Tensors> all;
+        for (const auto& list : lists) all.push_back((*this)(list));
+        return all;
+    }
+
+    c10::intrusive_ptr<Work> brought_back(c10::intrusive_ptr<Work> work) const
+    {
+        if (!copies_) return work;
+        work->wait();
+        const at::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].copy_(here_[i]);
+        return c10::make_intrusive<WorkWithFuture>(std::move(work), tensors_);
+    }
+
+private:
+    bool copies_;
+    Tensors tensors_, here_;
+};
+
 /// torch.distributed's backend `meshard`: what shared memory can do goes through it, the rest (and all, where ranks are on several hosts) through `others`.
-/// Both have connections of their own, so that their messages never meet.
+/// Both have connections of their own, so that their messages never meet. Tensors of GPUs go over NCCL, or by way of the host where ranks share a GPU.
 class TorchBackend : public c10d::Backend {
 public:
-    TorchBackend(int rank, int size, BackendPtr memory, BackendPtr others)
-        : Backend(rank, size), memory_(memory ? std::move(memory) : others), others_(std::move(others))
+    TorchBackend(int rank, int size, BackendPtr memory, BackendPtr others, BackendPtr devices)
+        : Backend(rank, size), memory_(memory ? std::move(memory) : others), others_(std::move(others)), devices_(std::move(devices))
     {
     }
 
@@ -57,6 +99,7 @@ public:
 
     void abort() override
     {
+        devices_->abort();
         memory_->abort();
         others_->abort();
     }
@@ -65,6 +108,8 @@ public:
     {
         static const std::set<c10d::ReduceOp::RedOpType> operations = {c10d::ReduceOp::SUM, c10d::ReduceOp::MAX, c10d::ReduceOp::MIN};
         static const std::set<at::ScalarType> types = {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte};
+        if (!tensors[0].is_cpu())
+            return served(tensors[0], [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::allreduce, options); });
         const bool is_known = operations.contains(options.reduceOp.op_) && types.contains(tensors[0].scalar_type());
         return contiguous(tensors, [&](Tensors& dense) {
             return is_known && dense.size() == 1 ? with_future(memory_->allreduce(dense, options), dense) : others_->allreduce(dense, options);
@@ -73,6 +118,8 @@ public:
 
     c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override
     {
+        if (!tensors[0].is_cpu())
+            return served(tensors[0], [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::broadcast, options); });
         return contiguous(tensors, [&](Tensors& dense) {
             return dense.size() == 1 ? with_future(memory_->broadcast(dense, options), dense) : others_->broadcast(dense, options);
         });
@@ -82,57 +129,144 @@ public:
 
     c10::intrusive_ptr<Work> allgather(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions& options) override
     {
-        return others_->allgather(out, in, options);
+        return served(in.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend.allgather(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& options) override
     {
-        return others_->_allgather_base(out, in, options);
+        return served(in, [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend._allgather_base(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> allgather_coalesced(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions& options) override
     {
-        return others_->allgather_coalesced(out, in, options);
+        return served(in.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend.allgather_coalesced(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(Tensors& out, Tensors& in, const c10d::AllgatherOptions& options) override
     {
-        return others_->allgather_into_tensor_coalesced(out, in, options);
+        return served(in.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend.allgather_into_tensor_coalesced(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override
     {
-        return others_->allreduce_coalesced(tensors, options);
+        return served(tensors.front(),
+                      [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::allreduce_coalesced, options); });
     }
-    c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& options) override { return others_->reduce(tensors, options); }
+    c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& options) override
+    {
+        return served(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::reduce, options); });
+    }
     c10::intrusive_ptr<Work> gather(std::vector<Tensors>& out, Tensors& in, const c10d::GatherOptions& options) override
     {
-        return others_->gather(out, in, options);
+        return served(in.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend.gather(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ScatterOptions& options) override
     {
-        return others_->scatter(out, in, options);
+        return served(out.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend.scatter(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> reduce_scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ReduceScatterOptions& options) override
     {
-        return others_->reduce_scatter(out, in, options);
+        return served(out.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend.reduce_scatter(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& options) override
     {
-        return others_->_reduce_scatter_base(out, in, options);
+        return served(out, [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend._reduce_scatter_base(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in, const c10d::ReduceScatterOptions& options) override
     {
-        return others_->reduce_scatter_tensor_coalesced(out, in, options);
+        return served(out.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here(in);
+            return backend.reduce_scatter_tensor_coalesced(to, from, options);
+        });
     }
     c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions& options) override
     {
+        if (!out.is_cpu()) {
+            return served(out, [&](Backend& backend, HostCopies& here) {
+                auto to = here(out), from = here(in);
+                return backend.alltoall_base(to, from, out_rows, in_rows, options);
+            });
+        }
         const bool has_sizes = !out_rows.empty() && !in_rows.empty();
         return (has_sizes && out.is_contiguous() ? memory_ : others_)->alltoall_base(out, in, out_rows, in_rows, options);
     }
-    c10::intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override { return others_->alltoall(out, in, options); }
-    c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override { return others_->send(tensors, to, tag); }
-    c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override { return others_->recv(tensors, from, tag); }
-    c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override { return others_->recvAnysource(tensors, tag); }
+    c10::intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override
+    {
+        return served(out.front(), [&](Backend& backend, HostCopies& here) {
+            auto to = here(out), from = here(in);
+            return backend.alltoall(to, from, options);
+        });
+    }
+    // Two ranks alone take part, so that a transport that all must connect to cannot wait for them: by way of the host.
+    c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override
+    {
+        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::send, to, tag); });
+    }
+    c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override
+    {
+        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::recv, from, tag); });
+    }
+    c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override
+    {
+        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::recvAnysource, tag); });
+    }
 
 private:
+    template <class Call>
+    c10::intrusive_ptr<Work> by_host(const at::Tensor& first, const Call& call)
+    {
+        if (!first.is_cpu()) require_not_recording(first.device());
+        HostCopies here(!first.is_cpu());
+        return here.brought_back(call(*others_, here));
+    }
+
+    /// A collective by what carries tensors of the device of `first`: its own transport, or torch's on the host.
+    template <class Call>
+    c10::intrusive_ptr<Work> served(const at::Tensor& first, const Call& call)
+    {
+        auto* const own = first.is_cpu() ? nullptr : device_backend_of(*devices_, first.device());
+        if (!own) return by_host(first, call);
+        HostCopies none(false);
+        return call(*own, none);
+    }
+
+    template <class... Parameters, class... Arguments>
+    static c10::intrusive_ptr<Work> with_list(Tensors tensors, Backend& backend, c10::intrusive_ptr<Work> (Backend::*collective)(Tensors&, Parameters...),
+                                              const Arguments&... arguments)
+    {
+        return (backend.*collective)(tensors, arguments...);
+    }
+
     static c10::intrusive_ptr<Work> with_future(c10::intrusive_ptr<Work> work, const Tensors& tensors)
     {
         return c10::make_intrusive<WorkWithFuture>(std::move(work), tensors);
@@ -151,14 +285,15 @@ private:
         return work;
     }
 
-    BackendPtr memory_, others_;
+    BackendPtr memory_, others_, devices_;
 };
 
 BackendPtr torch_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit, const BackendPtr& others)
 {
     const auto names = process_names(*store, rank, size);
     auto memory = size > 1 ? connect_shared_memory(store, rank, size, time_limit, [names](int r) { return has_ended(names[r]); }) : nullptr;
-    return c10::make_intrusive<TorchBackend>(rank, size, std::move(memory), others);
+    const auto own = c10::make_intrusive<c10d::PrefixStore>("devices", store);
+    return c10::make_intrusive<TorchBackend>(rank, size, std::move(memory), others, with_device_transports(others, own, time_limit, ""));
 }
 
 }  // namespace

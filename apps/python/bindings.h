@@ -4,6 +4,7 @@
 #include "sharding/ranks/device_mesh.h"
 #include "sharding/ranks/placement.h"
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/extension.h>
 
@@ -17,6 +18,7 @@ namespace meshard {
 /// A device mesh as Python holds it: pybind11 has no pointers to const.
 struct PythonMesh {
     std::shared_ptr<const DeviceMesh> mesh;
+    c10::intrusive_ptr<c10d::Backend> carrier = nullptr;  ///< of all ranks; null for one rank, and for a part of another mesh
 };
 
 /// Host and process of each rank, for messages and to notice one that has ended. Collective.

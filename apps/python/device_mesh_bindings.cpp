@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/python/bindings.h"
 #include "partition/error.h"
+#include "sharding/transport/device_transport.h"
 #include "sharding/transport/shared_memory_backend.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -23,14 +24,16 @@ namespace {
 
 using GroupsByAxis = std::map<std::string, c10d::ProcessGroup*>;
 
-/// Groups that torch.distributed has made, by the name of their axis; `all` is that of all ranks. Ranks of a group that share a host talk through memory
-/// instead, which `store` helps them to find; without a store all is left to torch's transport.
+/// Groups that torch.distributed has made, by the name of their axis; `all` is that of all ranks: for tensors of the CPU, and those for tensors of devices.
+/// Ranks of a group that share a host talk through memory instead, and GPUs by connections of their own, which `store` helps them to find; without a store all
+/// is left to torch's transports. Tensors of devices for which there is none, or which ranks share, go by way of the host.
 class ProcessGroups : public GroupFactory {
 public:
-    ProcessGroups(int rank, int size, const GroupsByAxis& groups, c10d::Store* store, std::chrono::milliseconds time_limit)
+    ProcessGroups(int rank, int size, const GroupsByAxis& groups, const GroupsByAxis& device_groups, c10d::Store* store, std::chrono::milliseconds time_limit)
         : rank_(rank), size_(size), store_(c10::intrusive_ptr<c10d::Store>::reclaim_copy(store)), time_limit_(time_limit)
     {
         for (const auto& [axis, group] : groups) backends_[axis] = group->getBackend(c10::DeviceType::CPU);
+        for (const auto& [axis, group] : device_groups) device_backends_[axis] = group->getBackend(c10::DeviceType::CUDA);
     }
 
     int rank() const override { return rank_; }
@@ -46,20 +49,30 @@ public:
             throw InvalidInput("DeviceMesh: the process group of the axis '" + axis + "' has " + std::to_string(backend->getSize()) + " ranks, the mesh has " +
                                std::to_string(ranks.size()) + ".");
         }
-        if (!store_) return {backend, axis, std::move(counter)};
+        if (!store_) {
+            const auto own = device_backends_.find(axis);
+            carrier_ = own == device_backends_.end() ? by_way_of_host(backend) : with_device_backend(backend, c10::DeviceType::CUDA, own->second);
+            return {carrier_, axis, std::move(counter)};
+        }
         static std::map<std::string, int> made;  // the same axis may be made more than once, and each needs keys of its own
         const auto own = c10::make_intrusive<c10d::PrefixStore>("meshard/" + name + "#" + std::to_string(made[name]++), store_);
         const auto names = process_names(*own, backend->getRank(), backend->getSize());
         const auto shared =
             connect_shared_memory(own, backend->getRank(), backend->getSize(), time_limit_, [names](int rank) { return has_ended(names[rank]); });
-        return {shared ? shared : backend, axis, std::move(counter), names};
+        const auto host = shared ? shared : backend;
+        const auto all = with_device_transports(host, own, time_limit_, "");
+        carrier_ = all == host ? by_way_of_host(host) : all;
+        return {carrier_, axis, std::move(counter), names};
     }
+
+    const c10::intrusive_ptr<c10d::Backend>& carrier() const { return carrier_; }
 
 private:
     int rank_, size_;
+    c10::intrusive_ptr<c10d::Backend> carrier_;  // of the last group that was made; all are of one kind
     c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds time_limit_;
-    std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_;
+    std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_, device_backends_;
 };
 
 /// Meshes that are alive, newest last: a tensor that comes back from a file looks for the one that it lay on.
@@ -96,16 +109,23 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
     return std::nullopt;
 }
 
-PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size, const GroupsByAxis& groups, c10d::Store* store,
-                     std::chrono::milliseconds time_limit)
+PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size, const GroupsByAxis& groups,
+                     const GroupsByAxis& device_groups, c10d::Store* store, std::chrono::milliseconds time_limit)
 {
-    ProcessGroups factory(rank, size, groups, store, time_limit);
+    ProcessGroups factory(rank, size, groups, device_groups, store, time_limit);
     std::shared_ptr<const DeviceMesh> mesh;
     {
         const py::gil_scoped_release without_gil;
         mesh = DeviceMesh::create(factory, std::move(shape), std::move(names));
     }
-    return remembered(std::move(mesh));
+    auto made = remembered(std::move(mesh));
+    made.carrier = factory.carrier();
+    return made;
+}
+
+std::string transport_of(const PythonMesh& mesh, const std::string& device)
+{
+    return mesh.carrier ? carrier_of(*mesh.carrier, at::Device(device)).text() : "none";
 }
 
 std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, std::string>& dim)
@@ -150,7 +170,7 @@ void bind_device_mesh(py::module_& module)
 {
     py::class_<PythonMesh>(module, "DeviceMesh", "A grid of ranks with named axes. Made by init_device_mesh or from_torch_mesh.")
         .def(py::init(&make_mesh), py::arg("shape"), py::arg("mesh_dim_names"), py::arg("rank"), py::arg("num_ranks"), py::arg("groups"),
-             py::arg("store") = nullptr, py::arg("time_limit") = std::chrono::milliseconds(300'000))
+             py::arg("device_groups") = GroupsByAxis(), py::arg("store") = nullptr, py::arg("time_limit") = std::chrono::milliseconds(300'000))
         .def_static(
             "single", [] { return remembered(DeviceMesh::single()); }, "One rank by itself, with the axis `domain`; needs no torch.distributed.")
         .def_property_readonly("mesh_dim_names", [](const PythonMesh& m) { return py::tuple(py::cast(m.mesh->axis_names())); })
@@ -174,6 +194,9 @@ void bind_device_mesh(py::module_& module)
         .def("__repr__", &describe)
         .def(
             "barrier", [](const PythonMesh& m) { m.mesh->all().barrier(); }, WithoutGil(), "Waits for all ranks. Collective.")
+        .def("transport", &transport_of, py::arg("device") = "cpu", WithoutGil(),
+             "What carries tensors of a device, such as `nccl` or `shm, by way of the host`; `none` on one rank. Collective: connects what is not connected "
+             "yet.")
         .def_property_readonly(
             "num_messages", [](const PythonMesh& m) { return m.mesh->counter().num_calls(); }, "How many collectives this rank has called on this mesh.")
         .def_property_readonly("num_bytes", [](const PythonMesh& m) { return m.mesh->counter().total_bytes(); }, "Bytes of those, of this rank.");

@@ -16,9 +16,6 @@ if(CMAKE_CUDA_COMPILER)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 120)
   endif()
   enable_language(CUDA)
-  meshard_summary(nvcc "${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}" "kernels for GPUs")
-else()
-  meshard_summary(nvcc "not found (apps/setup.sh --nvcc)" "kernels for GPUs")
 endif()
 
 # Links a program of a build for CPUs a second time, with the objects for GPUs, as gpu/bin/PROGRAM in the build folder: so all code for GPUs is compiled and linked

@@ -98,6 +98,7 @@ public:
                                            const c10d::AllToAllOptions& options) override
     {
         if (auto* const own = serving(out)) return own->alltoall_base(out, in, out_rows, in_rows, options);
+        require_not_recording(out.device());
         auto received = at::empty(out.sizes(), out.options().device(at::kCPU)), sent = in.cpu();
         return with_results(host_->alltoall_base(received, sent, out_rows, in_rows, options), {received}, {out});
     }
@@ -136,6 +137,16 @@ public:
         host_->abort();
     }
 
+    /// A transport that has connected already.
+    void take(c10::DeviceType type, c10::intrusive_ptr<c10d::Backend> backend)
+    {
+        const auto name = backend->getBackendName();
+        carriers_[type] = {name, std::move(backend)};
+    }
+
+    /// Null where tensors of the device go by way of the host.
+    c10d::Backend* own_backend(const at::Device& device) { return connected(device).backend.get(); }
+
     Carrier carrier(const at::Device& device)
     {
         if (device.is_cpu()) return {host_->getBackendName(), false};
@@ -166,7 +177,10 @@ private:
     static std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors)
     {
         std::vector<at::Tensor> here;
-        for (const auto& tensor : tensors) here.push_back(tensor.cpu());
+        for (const auto& tensor : tensors) {
+            require_not_recording(tensor.device());
+            here.push_back(tensor.cpu());
+        }
         return here;
     }
 
@@ -278,6 +292,29 @@ c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d
         if (!why.empty() && transport.name == required) throw CommunicationError("launch: " + required + " was asked for, but " + why + ".");
     }
     return any ? wrapped(std::move(host), std::move(store), time_limit, required) : host;
+}
+
+c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::Backend> host, c10::DeviceType type, c10::intrusive_ptr<c10d::Backend> device)
+{
+    auto group = by_way_of_host(std::move(host));
+    dynamic_cast<HostAndDevices&>(*group).take(type, std::move(device));
+    return group;
+}
+
+c10d::Backend* device_backend_of(c10d::Backend& group, const at::Device& device)
+{
+    auto* const devices = dynamic_cast<HostAndDevices*>(&group);
+    return devices && !device.is_cpu() ? devices->own_backend(device) : nullptr;
+}
+
+void require_not_recording(const at::Device& device)
+{
+    const auto transports = Transports::all().get();
+    const auto found = transports.find(device.type());
+    if (found == transports.end() || !found->second.is_recording || !found->second.is_recording()) return;
+    throw CommunicationError("messages of " + device.str() +
+                             " go by way of the host, which a graph cannot record: the ranks share a device, or a rank has no " + found->second.name +
+                             ". Give each rank a device of its own, or run the step without a graph.");
 }
 
 c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backend> host)

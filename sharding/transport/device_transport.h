@@ -19,6 +19,8 @@ struct DeviceTransport {
     std::function<std::string()> why_not;                    ///< empty if this process can use it, else the reason, as the end of a sentence
     std::function<std::string(const at::Device&)> identity;  ///< the physical device, the same text in every process that sees it
     std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds limit)> connect;
+    /// Whether what this thread gives the device is recorded, to run later; null: it never is, or whoever records sees to it himself.
+    std::function<bool()> is_recording = nullptr;
 };
 
 /// Call before ranks connect. A later registration for the same type replaces the earlier. NCCL is there for CUDA from the beginning.
@@ -39,6 +41,16 @@ std::string identity_of(const at::Device& device);
 /// @throws CommunicationError if the required one is not; at its first tensor, if ranks share a device
 c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
                                                          std::chrono::milliseconds time_limit, const std::string& required);
+
+/// The same with a transport that has connected already, for the tensors of one type of device.
+c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::Backend> host, c10::DeviceType type, c10::intrusive_ptr<c10d::Backend> device);
+
+/// The transport of its own by which a group of these sends tensors of a device, null if they go by way of the host. Collective over the group, as
+/// `carrier_of`.
+c10d::Backend* device_backend_of(c10d::Backend& group, const at::Device& device);
+
+/// @throws CommunicationError if what this thread gives a device is recorded, where its tensors go by way of the host
+void require_not_recording(const at::Device& device);
 
 /// A group that sends all tensors by `host`, those of devices through copies in host memory. It is a RowExchange where `host` is one.
 c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backend> host);

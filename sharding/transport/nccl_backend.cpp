@@ -2,6 +2,7 @@
 #include "sharding/transport/nccl_backend.h"
 
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGraphsUtils.cuh>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <cstdio>
@@ -37,7 +38,11 @@ c10::intrusive_ptr<c10d::Backend> connect_nccl(c10::intrusive_ptr<c10d::Store> s
 
 DeviceTransport nccl_transport()
 {
-    return {"nccl", [] { return std::string(at::cuda::is_available() ? "" : "no GPU is seen by this process"); }, identity_of_gpu, connect_nccl};
+    return {.name = "nccl",
+            .why_not = [] { return std::string(at::cuda::is_available() ? "" : "no GPU is seen by this process"); },
+            .identity = identity_of_gpu,
+            .connect = connect_nccl,
+            .is_recording = [] { return at::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }};
 }
 
 }  // namespace meshard

@@ -4,13 +4,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from ranks import device, seeded
 from sharded_check import compare
 
 f64 = torch.float64
 
 
 def rows(*shape, seed=5):
-    return torch.randn(*shape, dtype=f64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, dtype=f64, generator=seeded(seed))
 
 
 class AttentionPooling(nn.Module):
@@ -116,7 +117,7 @@ class GraphAttention(nn.Module):
 
 
 def test_graph_attention():
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     edges = torch.cat([torch.stack([torch.randint(0, 25, (60,), generator=generator), torch.randint(0, 25, (60,), generator=generator)]),
                        torch.arange(25).expand(2, -1)], 1)
     return compare(GraphAttention(edges).to(f64), [rows(25, 6)], [0])
@@ -179,7 +180,7 @@ class MixedPrecision(nn.Module):
         self.inner, self.norm, self.outer = nn.Linear(6, 32), nn.LayerNorm(32), nn.Linear(32, 3)
 
     def forward(self, x):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device(), torch.bfloat16):
             hidden = F.gelu(self.inner(x))
             out = self.outer(self.norm(hidden))
         return out.float()

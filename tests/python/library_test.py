@@ -10,7 +10,7 @@ import meshard
 import torch
 import torch.nn as nn
 
-from ranks import cuts, mesh, num_ranks, rank, refused
+from ranks import cuts, mesh, num_ranks, rank, refused, seeded
 from sharded_check import compare, near
 
 f64 = torch.float64
@@ -18,7 +18,7 @@ SMALL = dict(functional_dim=2, out_dim=3, n_layers=2, n_hidden=16, n_head=4, sli
 
 
 def points(n=50, batch=1):
-    generator = torch.Generator().manual_seed(2)
+    generator = seeded(2)
     return [torch.randn(batch, n, 2, dtype=f64, generator=generator), torch.randn(batch, n, 3, dtype=f64, generator=generator)]
 
 
@@ -49,7 +49,7 @@ def test_flare():
 
 def test_geotransolver():
     model = made("GeoTransolver", geometry_dim=3, global_dim=2, **SMALL)
-    return compare(model, [*points(), torch.randn(1, 1, 2, dtype=f64, generator=torch.Generator().manual_seed(4))], [1, 1, None],
+    return compare(model, [*points(), torch.randn(1, 1, 2, dtype=f64, generator=seeded(4))], [1, 1, None],
                    call=lambda m, f, g, e: m(f, geometry=g, global_embedding=e))
 
 
@@ -83,7 +83,7 @@ def written_mesh_graph_net(state, steps, nodes, edges, edge_index):
 def test_mesh_graph_net_on_a_given_graph():
     model = made("MeshGraphNet", input_dim_nodes=2, input_dim_edges=3, output_dim=3, processor_size=2, hidden_dim_processor=8, hidden_dim_node_encoder=8,
                  hidden_dim_edge_encoder=8, hidden_dim_node_decoder=8)
-    generator = torch.Generator().manual_seed(6)
+    generator = seeded(6)
     nodes, edges = (torch.randn(*shape, dtype=f64, generator=generator) for shape in ((20, 2), (20, 3)))
     edge_index = torch.stack([torch.randint(0, 20, (20,), generator=generator), torch.randint(5, 15, (20,), generator=generator)])   # some nodes hear nothing
     near(model(nodes, edges, types.SimpleNamespace(edge_index=edge_index)), written_mesh_graph_net(model.state_dict(), 2, nodes, edges, edge_index), 1e-9)
@@ -159,7 +159,7 @@ def test_wrong_use_is_refused():
 
 def test_probe_says_equal():
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).to(f64)
-    x = torch.randn(20, 4, dtype=f64, generator=torch.Generator().manual_seed(rank()))   # rank 0 decides
+    x = torch.randn(20, 4, dtype=f64, generator=seeded(rank()))   # rank 0 decides
     state = torch.get_rng_state()
     for extents in [None, *cuts(20)]:
         report = meshard.probe(model, [x], mesh(), extents=extents)

@@ -7,6 +7,7 @@ import tempfile
 
 import torch
 
+from ranks import seeded
 from sharded_check import compare
 
 f64 = torch.float64
@@ -25,7 +26,7 @@ def made(path, **options):
 
 
 def points(n=50, batch=1):
-    generator = torch.Generator().manual_seed(2)
+    generator = seeded(2)
     return [torch.randn(batch, n, 2, dtype=f64, generator=generator), torch.randn(batch, n, 3, dtype=f64, generator=generator)]
 
 
@@ -59,7 +60,7 @@ def test_geotransolver_with_local_features():
     model = made("physicsnemo.models.geotransolver.GeoTransolver", geometry_dim=3, global_dim=2, include_local_features=True, radii=[0.5, 1.5], neighbors_in_radius=[4, 8],
                  **SMALL)
     features, places = (x.float() for x in points())   # the search knows single precision only
-    return check(model and model.float(), [features, places, torch.randn(1, 1, 2, generator=torch.Generator().manual_seed(4))], [1, 1, None],
+    return check(model and model.float(), [features, places, torch.randn(1, 1, 2, generator=seeded(4))], [1, 1, None],
                  call=lambda m, f, g, e: m(local_embedding=f, local_positions=g.detach(), geometry=g.detach(), global_embedding=e), tolerance=1e-4)
 
 
@@ -88,7 +89,7 @@ def check_mesh_graph_net(aggregation):
             sys.path.append(folder)
         model = made("physicsnemo.models.meshgraphnet.MeshGraphNet", input_dim_nodes=3, input_dim_edges=4, output_dim=2, processor_size=2, hidden_dim_processor=8,
                      hidden_dim_node_encoder=8, hidden_dim_edge_encoder=8, hidden_dim_node_decoder=8, aggregation=aggregation)
-    generator = torch.Generator().manual_seed(6)
+    generator = seeded(6)
     nodes, edges = (torch.randn(*shape, dtype=f64, generator=generator) for shape in ((30, 3), (30, 4)))
     graph = data.Data(edge_index=torch.randint(0, 30, (2, 30), generator=generator))
     return check(model, [nodes, edges], [0, 0], call=lambda m, n, e: m(n, e, graph))
@@ -121,7 +122,7 @@ DOMINO = dict(
 
 def domino_inputs(num_points=24, num_triangles=40):
     """One case: what belongs to points first, along which it is cut, then what every rank has whole."""
-    generator = torch.Generator().manual_seed(8)
+    generator = seeded(8)
 
     def drawn(*shape):
         return torch.rand(1, *shape, dtype=torch.float32, generator=generator) * 2 - 1

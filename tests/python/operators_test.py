@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.common_methods_invocations import op_db
 
-from ranks import mesh, num_ranks, rank
+from ranks import device, mesh, num_ranks, rank
 
 warnings.filterwarnings("ignore")   # what operators are deprecated is not of interest here
 
@@ -187,11 +187,11 @@ class Run:
 
 def samples_of(op, types):
     """In the first type of these that it takes. None of those that want a library which is not here."""
-    known = op.supported_dtypes("cpu")
+    known = op.supported_dtypes(device())
     dtype = next((getattr(torch, name) for name in types if getattr(torch, name) in known), None)
     torch.manual_seed(7)
     try:
-        return list(op.sample_inputs("cpu", dtype, requires_grad=False)) if dtype is not None else []
+        return list(op.sample_inputs(device(), dtype, requires_grad=False)) if dtype is not None else []
     except Exception:
         return []
 

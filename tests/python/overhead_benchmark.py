@@ -3,8 +3,11 @@
 
     torchrun --nproc-per-node 2 overhead_benchmark.py [plain meshard dtensor physicsnemo]
 
+MESHARD_TEST_DEVICE=cuda measures on GPUs, where the host's time counts: it goes on while they compute.
+
 Each figure is the best of some rounds, on rank 0 while the other does the same; kinds take turns. The operators send no messages.
 What a kind does not have takes it forever (`inf`)."""
+import os
 import sys
 import time
 
@@ -58,7 +61,7 @@ def make(kind, local, weight, bias):
     if kind == "meshard":
         return meshard.from_local(local.clone(), meshard.init_device_mesh(), [meshard.Shard(0)]), weight, bias
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("domain",))
+    mesh = dist.device_mesh.init_device_mesh(os.environ.get("MESHARD_TEST_DEVICE", "cpu"), (dist.get_world_size(),), mesh_dim_names=("domain",))
     parameters = [distribute_tensor(p, mesh, [Replicate()]) for p in (weight, bias)]
     if kind == "dtensor":
         return DTensor.from_local(local.clone(), mesh, [Shard(0)]), *parameters
@@ -108,6 +111,11 @@ def measure(kind, table):
 
 
 def main():
+    device = os.environ.get("MESHARD_TEST_DEVICE", "cpu")
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    if device != "cpu":
+        torch.set_default_device(device)
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     kinds, table = sys.argv[1:] or ["plain", "meshard", "dtensor", "physicsnemo"], {}

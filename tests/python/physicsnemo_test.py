@@ -10,7 +10,7 @@ from physicsnemo.core import Module
 from physicsnemo.models.transolver import Transolver
 from physicsnemo.utils import StaticCaptureEvaluateNoGrad, StaticCaptureTraining
 
-from ranks import cuts, mesh, num_ranks, rank
+from ranks import cuts, mesh, num_ranks, rank, seeded
 from sharded_check import near
 
 HEIGHT, WIDTH, STEPS = 16, 6, 5
@@ -18,7 +18,7 @@ HEIGHT, WIDTH, STEPS = 16, 6, 5
 
 def fields(step, samples=2):
     """Permeability and pressure on a grid."""
-    generator = torch.Generator().manual_seed(step)
+    generator = seeded(step)
     permeability = torch.randn(samples, 1, HEIGHT, WIDTH, generator=generator)
     return permeability, permeability.cumsum(2).cumsum(3).sin()
 

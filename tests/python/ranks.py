@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a test: `ranks.py FILE [CASE...]`, started by run.py. What the files of cases use: `mesh()`, `say`, `cuts`, `refused`."""
+"""One rank of a test: `ranks.py FILE [CASE...]`, started by run.py. What the files of cases use: `mesh()`, `say`, `cuts`, `refused`.
+
+MESHARD_TEST_DEVICE names the device on which tensors are made that say none: `cpu`, `cuda`. With MESHARD_TEST_GOES_ON further cases follow one that fails."""
 import importlib
 import os
 import pathlib
@@ -9,6 +11,17 @@ import traceback
 
 SKIPPED = 77
 _mesh = None
+
+
+def device():
+    """The type of device on which the tests' tensors lie."""
+    return os.environ.get("MESHARD_TEST_DEVICE", "cpu")
+
+
+def seeded(seed):
+    """A generator of that device."""
+    import torch
+    return torch.Generator(device()).manual_seed(seed)
 
 
 def mesh():
@@ -59,10 +72,19 @@ def run(file, names):
     except ImportError as error:
         say(f"skipped: {sys.executable} cannot import what is tested: {error}")
         return SKIPPED
+    if device() == "cuda":
+        if not torch.cuda.is_available():
+            say("skipped: torch sees no GPU")
+            return SKIPPED
+        torch.cuda.set_device(rank() % torch.cuda.device_count())
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if device() != "cpu":
+        torch.set_default_device(device())
+    # For devices Gloo as well: it is there whether ranks share a GPU or not.
     dist.init_process_group("gloo", init_method=f"file://{os.environ['MESHARD_TEST_STORE']}", rank=rank(), world_size=num_ranks())
     torch.set_num_threads(1)
     meshard.set_gather_policy("silent")
-    _mesh = meshard.init_device_mesh(shared_memory=os.environ.get("MESHARD_TEST_TRANSPORT") != "gloo")
+    _mesh = meshard.init_device_mesh("cuda" if device() == "cuda" else "cpu", shared_memory=os.environ.get("MESHARD_TEST_TRANSPORT") != "gloo")
     try:
         module = importlib.import_module(pathlib.Path(file).stem)
     except ImportError as error:
@@ -71,6 +93,7 @@ def run(file, names):
     cases = {name.removeprefix("test_"): case for name, case in vars(module).items() if name.startswith("test_")}
     unknown = set(names) - set(cases)
     assert not unknown, f"{file} has no case {unknown}; it has {list(cases)}"
+    goes_on, failed = bool(os.environ.get("MESHARD_TEST_GOES_ON")), []
     for name in names or cases:
         began = time.perf_counter()
         torch.manual_seed(0)
@@ -78,11 +101,16 @@ def run(file, names):
             note = cases[name]() or ""
         except Exception:
             print(f"rank {rank()}: {file}: {name} FAILED\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-            os._exit(1)   # others may wait for this rank: no orderly end
+            if not goes_on:
+                os._exit(1)   # others may wait for this rank: no orderly end
+            failed.append(name)
+            note = "FAILED: " + traceback.format_exc().strip().splitlines()[-1][:300]
+        if goes_on:   # all ranks, whichever of them have failed
+            dist.all_reduce(torch.zeros(1, device="cpu"))
         say(f"{name}  {time.perf_counter() - began:.1f} s  {note}")
     _mesh.barrier()
     dist.destroy_process_group()
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ import math
 import meshard
 import torch
 
-from ranks import mesh, rank, refused, uneven
+from ranks import mesh, rank, refused, seeded, uneven
 from sharded_check import near
 
 f64 = torch.float64
-points = torch.rand(40, 3, dtype=f64, generator=torch.Generator().manual_seed(1))
-queries = torch.rand(17, 3, dtype=f64, generator=torch.Generator().manual_seed(2))
+points = torch.rand(40, 3, dtype=f64, generator=seeded(1))
+queries = torch.rand(17, 3, dtype=f64, generator=seeded(2))
 
 
 def cut(tensor, extents=None):

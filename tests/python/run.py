@@ -22,6 +22,9 @@ def launch(file, num_ranks, names, seconds=SECONDS):
         ranks = []
         for rank in range(num_ranks):
             environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(num_ranks), MESHARD_TEST_STORE=f"{folder}/store", OMP_NUM_THREADS="1")
+            # By other host names NCCL takes ranks for ones on several hosts, which may share a GPU; else their messages go by way of the host.
+            if environment.get("MESHARD_TEST_SHARED_GPU") == "nccl":
+                environment.update(NCCL_HOSTID=f"rank{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
             ranks.append(subprocess.Popen([sys.executable, str(HERE / "ranks.py"), file, *names], env=environment))
         end = time.monotonic() + seconds

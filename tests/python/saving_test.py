@@ -16,10 +16,10 @@ import torch.distributed.checkpoint as dcp
 import torch.multiprocessing
 import torch.nn as nn
 
-from ranks import mesh, num_ranks, rank, refused, uneven
+from ranks import mesh, num_ranks, rank, refused, seeded, uneven
 from sharded_check import near
 
-whole = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+whole = torch.randn(10, 4, generator=seeded(0))
 extent = uneven(10)
 
 

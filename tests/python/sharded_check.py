@@ -5,7 +5,7 @@ import copy
 import meshard
 import torch
 
-from ranks import cuts, mesh
+from ranks import cuts, mesh, seeded
 
 
 def difference(ours, theirs, floor=1e-30):
@@ -38,7 +38,7 @@ def compare(module, inputs, dims, *, call=None, tolerance=1e-9, extents=None):
     torch.manual_seed(17)
     whole = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
     expected = call(serial, *whole)
-    weights = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(3))
+    weights = torch.randn(expected.shape, dtype=expected.dtype, generator=seeded(3))
     (expected * weights).sum().backward()
     worst = 0.0
     for extent in extents or cuts(next(x.shape[d] for x, d in zip(inputs, dims) if d is not None)):

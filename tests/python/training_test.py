@@ -8,10 +8,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from ranks import mesh, num_ranks, rank, refused, uneven
+from ranks import mesh, num_ranks, rank, refused, seeded, uneven
 from sharded_check import difference, near
 
-whole = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+whole = torch.randn(10, 4, generator=seeded(0))
 extent = uneven(10)
 
 
@@ -222,7 +222,7 @@ def test_cases_over_data_and_parts_over_domain():
         return "needs 4 ranks"
     grid = meshard.init_device_mesh((2, 2), mesh_dim_names=("data", "domain"))
     assert grid.shape == (2, 2) and grid.size("data") == 2 and grid.get_coordinate() == [rank() // 2, rank() % 2]
-    cases = [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in (10, 13)]
+    cases = [torch.randn(n, 4, generator=seeded(n)) for n in (10, 13)]
     model, serial = meshard.replicate(network(), grid), network()
     own, domain = cases[grid.get_local_rank("data")], grid["domain"]
     part = own[:7] if domain.get_local_rank() == 0 else own[7:]

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel of a build folder, in a fresh environment: package and programs find torch there, and name no folder of this machine to look for libraries."""
+import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from unittest import mock
 
 import scikit_build_core  # noqa: F401  without which the test is skipped
 
@@ -27,6 +29,27 @@ def fresh_environment(folder):
         if not package.name.startswith(("meshard", "pip", "_distutils", "distutils", "__pycache__")) and not (site / package.name).exists():
             (site / package.name).symlink_to(package)
     return folder / "bin"
+
+
+def test_the_build_asks_for_a_compiler_where_torch_has_cuda():
+    own = importlib.util.spec_from_file_location("meshard_build", ROOT / "apps/python/build_backend/meshard_build.py")
+    backend = importlib.util.module_from_spec(own)
+    own.loader.exec_module(backend)
+    with tempfile.TemporaryDirectory() as folder:
+        site = pathlib.Path(folder)
+        for name in ("torch/version.py", "torch/lib/libtorch_cuda.so"):
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text("__version__ = '2.11.0'")
+        with mock.patch.object(backend, "torch_folder", lambda: str(site / "torch")), mock.patch.object(backend, "installed_compiler", lambda: None):
+            assert backend._needs(["x"]) == ["x"] and backend.compiler() is None, "for CPUs, where torch's libraries have no headers beside them"
+            for name in ("cu13/include/cublas_v2.h", "cu13/include/cusparse.h", "cu13/include/cusolverDn.h", "nccl/include/nccl.h", "cu13/bin/nvcc", "cu13/lib/x"):
+                (site / "nvidia" / name).parent.mkdir(parents=True, exist_ok=True)
+                (site / "nvidia" / name).touch()
+            assert backend._needs(["x"]) == ["x", *backend.COMPILER]
+            with mock.patch.object(sys, "path", [folder]):
+                assert backend.compiler() == site / "nvidia/cu13/bin/nvcc" and (site / "nvidia/cu13/lib64/x").exists()
+        with mock.patch.object(backend, "torch_folder", lambda: str(site / "torch")), mock.patch.object(backend, "installed_compiler", lambda: "/toolkit/nvcc"):
+            assert backend._needs(["x"]) == ["x"] and backend.compiler() == "/toolkit/nvcc"
 
 
 def test_wheel():

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from . import _torch_version
 
 _torch_version.check()
+_torch_version.warn_of_gpus()
 
 from . import _core, _torch_hooks  # noqa: E402
 from ._core import (CommunicationError, DeviceMesh, Error, InvalidInput, IoError, MissingShardRule, Partial, Placement,  # noqa: E402

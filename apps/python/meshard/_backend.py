@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend `meshard` of torch.distributed, `torch.distributed.init_process_group("meshard")`: ranks of one host through shared memory, all else as Gloo does it."""
+"""The backend `meshard` of torch.distributed, `torch.distributed.init_process_group("meshard")`: ranks of one host through shared memory, tensors of GPUs over NCCL (by way of the host
+where ranks share a GPU), all else as Gloo does it."""
 from __future__ import annotations
 
 from datetime import timedelta
@@ -17,4 +18,4 @@ def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.B
 def install() -> None:
     """Once; later calls do nothing."""
     if dist.is_available() and not hasattr(dist.Backend, "MESHARD"):
-        dist.Backend.register_backend("meshard", _make, devices=["cpu"])
+        dist.Backend.register_backend("meshard", _make, devices=["cpu", "cuda"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models of the library as `torch.nn.Module`: names, shapes and arguments of their parameters are PhysicsNeMo's, so state_dicts go both ways, and their blocks
-are fused kernels on CPUs. Given sharded tensors they compute what they compute on whole ones::
+are fused kernels, on CPUs and on GPUs. Given sharded tensors they compute what they compute on whole ones::
 
     model = meshard.models.Transolver(functional_dim=2, embedding_dim=3, out_dim=4, n_hidden=128)
     model.load_state_dict(physicsnemo_model.state_dict())
@@ -45,6 +45,9 @@ class LibraryModel(torch.nn.Module):
             owner, leaf = self._owner_of(name)
             owner.register_buffer(leaf, buffer)
         self._tensors = [*self.parameters(), *self.buffers()]
+        default = torch.get_default_device()   # as modules of torch.nn, made where torch.device says
+        if default.type not in ("cpu", "meta"):
+            self.to(default)
 
     def _owner_of(self, name: str) -> tuple[torch.nn.Module, str]:
         *path, leaf = name.split(".")
