@@ -70,25 +70,47 @@ def make_model(torch, channels, layers, heads, slices, ratio, inputs, outputs):
 
 
 def time_peer(arguments):
+    """Of one shape, or of those of --shapes, each on a line of its own; of one that fails, the error."""
     import torch
 
     torch.set_num_threads(arguments.threads)
+    if not arguments.shapes:
+        return print(json.dumps(times_of(torch, arguments, arguments.points, arguments.slices, arguments.precision, "whole" if arguments.compile else "eager")))
+    for shape in arguments.shapes:
+        points, slices, precision, form = shape.split(":")
+        try:
+            found = times_of(torch, arguments, int(points), int(slices), precision, form)
+        except Exception as error:   # memory, or one of the many kinds of the compiler
+            found = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"}
+        print(json.dumps({"points": int(points), "slices": int(slices), "precision": precision, "form": form, **found}), flush=True)
+        if arguments.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def times_of(torch, arguments, points, slices, precision, form):
+    """Microseconds a point. form: eager, whole (torch.compile of the model) or blocks (of each block: alike, so that one is compiled for all)."""
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
-    model = make_model(torch, arguments.hidden, arguments.layers, arguments.heads, arguments.slices, 2, 7, 4)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    model = make_model(torch, arguments.hidden, arguments.layers, arguments.heads, slices, 2, 7, 4)
     model.to(arguments.device)
-    if arguments.compile:
-        model = torch.compile(model)
+    torch._dynamo.reset()
+    if form == "whole":
+        model = torch.compile(model, dynamic=False)
+    elif form == "blocks":
+        for part in model:
+            part.compile(dynamic=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    x, target = (torch.rand(1, arguments.points, width, device=arguments.device) for width in (7, 4))
+    x, target = (torch.rand(1, points, width, device=arguments.device) for width in (7, 4))
+    half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision)
 
     def predict():
-        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bfloat16"):
+        with torch.autocast(arguments.device, half or torch.bfloat16, enabled=half is not None):
             return model(x).float()
 
     def step():
         optimizer.zero_grad()
-        torch.nn.functional.mse_loss(predict(), target).backward()
+        loss = torch.nn.functional.mse_loss(predict(), target)
+        (loss * 1024 if half is torch.float16 else loss).backward()
         optimizer.step()
 
     def infer():
@@ -107,11 +129,11 @@ def time_peer(arguments):
                 torch.cuda.synchronize()
             wall.append(time.perf_counter() - start)
             cpu.append(time.process_time() - start_cpu)
-        return statistics.median(wall) / arguments.points * 1e6, statistics.median(cpu) / arguments.points * 1e6
+        return statistics.median(wall) / points * 1e6, statistics.median(cpu) / points * 1e6
 
     training, inference = median(step), median(infer)
-    print(json.dumps({"training_us_per_point": training[0], "training_cpu_us_per_point": training[1],
-                      "inference_us_per_point": inference[0], "inference_cpu_us_per_point": inference[1]}))
+    return {"training_us_per_point": training[0], "training_cpu_us_per_point": training[1],
+            "inference_us_per_point": inference[0], "inference_cpu_us_per_point": inference[1]}
 
 
 def ratios_of(found, work, peers):
@@ -138,11 +160,12 @@ def main():
     parser.add_argument("--slices", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
+    parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--compile", action="store_true", help="time torch.compile, too")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end instead of the report")
     parser.add_argument("--repeats", type=int, default=3, help="steps that are timed in a process")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shapes", nargs="+", metavar="POINTS:SLICES:PRECISION:FORM", help="for --peer: several runs in one process; forms are eager, whole, blocks")
     parser.add_argument("--peer", action="store_true", help="be PyTorch's process")
     arguments = parser.parse_args()
     if arguments.peer:
