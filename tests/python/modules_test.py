@@ -100,7 +100,7 @@ def test_gru_over_a_cut_batch():
 
 def test_lstm_over_sequences_of_different_length():
     def call(module, x):
-        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 5, 1, 2, 5, 4]), batch_first=True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 5, 1, 2, 5, 4], device="cpu"), batch_first=True, enforce_sorted=False)
         return nn.utils.rnn.pad_packed_sequence(module(packed)[0], batch_first=True)[0] + 0 * x.sum()
 
     check(nn.LSTM(4, 5, batch_first=True), [rows(6, 5, 4)], [1], call=call)

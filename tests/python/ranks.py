@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a test: `ranks.py FILE [CASE...]`, started by run.py. What the files of cases use: `mesh()`, `say`, `cuts`, `refused`.
 
-MESHARD_TEST_DEVICE names the device on which tensors are made that say none: `cpu`, `cuda`. With MESHARD_TEST_GOES_ON further cases follow one that fails."""
+MESHARD_TEST_DEVICE names the device on which tensors are made that say none: `cpu`, `cuda`, or `standin`, the accelerator of the tests, whose library MESHARD_TEST_STANDIN names. With MESHARD_TEST_GOES_ON further cases follow one that fails."""
 import importlib
 import os
 import pathlib
@@ -16,6 +16,11 @@ _mesh = None
 def device():
     """The type of device on which the tests' tensors lie."""
     return os.environ.get("MESHARD_TEST_DEVICE", "cpu")
+
+
+def mesh_type():
+    """What `init_device_mesh` is told."""
+    return device() if device() in ("cpu", "cuda") else "cpu"
 
 
 def seeded(seed):
@@ -63,11 +68,38 @@ def refused(call, kind, text=""):
     raise AssertionError(f"not refused: {result!r}")
 
 
+def load_standin(path):
+    """The accelerator of the tests (tests/support/standin), which finds in the package's module where to register."""
+    import ctypes
+    import types
+
+    import torch
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(flags | os.RTLD_GLOBAL)
+    import meshard._core  # noqa: F401
+    sys.setdlopenflags(flags)
+    ctypes.CDLL(path)
+    module = types.ModuleType("torch.standin")
+    module.is_available = lambda: True
+    module.device_count = lambda: 8
+    module.current_device = lambda: torch._C._accelerator_getDeviceIndex()
+    module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+    module._is_in_bad_fork = lambda: False
+    module.is_initialized = lambda: True
+    module.manual_seed_all = lambda seed: None
+    module.get_rng_state = lambda device=None: torch.get_rng_state()
+    module.set_rng_state = lambda state, device=None: None
+    torch._register_device_module("standin", module)
+    torch._C._accelerator_setDeviceIndex(rank() % int(os.environ.get("MESHARD_STANDIN_DEVICES", "8")))
+
+
 def run(file, names):
     global _mesh
     try:
         import torch
         import torch.distributed as dist
+        if device() == "standin":
+            load_standin(os.environ["MESHARD_TEST_STANDIN"])
         import meshard
     except ImportError as error:
         say(f"skipped: {sys.executable} cannot import what is tested: {error}")
@@ -84,7 +116,7 @@ def run(file, names):
     dist.init_process_group("gloo", init_method=f"file://{os.environ['MESHARD_TEST_STORE']}", rank=rank(), world_size=num_ranks())
     torch.set_num_threads(1)
     meshard.set_gather_policy("silent")
-    _mesh = meshard.init_device_mesh("cuda" if device() == "cuda" else "cpu", shared_memory=os.environ.get("MESHARD_TEST_TRANSPORT") != "gloo")
+    _mesh = meshard.init_device_mesh(mesh_type(), shared_memory=os.environ.get("MESHARD_TEST_TRANSPORT") != "gloo")
     try:
         module = importlib.import_module(pathlib.Path(file).stem)
     except ImportError as error:

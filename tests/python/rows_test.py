@@ -5,7 +5,7 @@ import math
 import meshard
 import torch
 
-from ranks import mesh, rank, refused, seeded, uneven
+from ranks import device, mesh, rank, refused, seeded, uneven
 from sharded_check import near
 
 f64 = torch.float64
@@ -67,7 +67,8 @@ def test_segments():
     meshard.segment_reduce(values, offsets).square().sum().backward()
     near(values.grad, torch.cat([2 * part.sum(0).expand_as(part) for part in parts]).detach(), 1e-14)
     refused(lambda: meshard.segment_reduce(values, offsets, "median"), ValueError, "found 'median'")
-    refused(lambda: meshard.segment_reduce(values, offsets[:-1]), ValueError)
+    if device() == "cpu":   # a device finds out later, and can compute no more
+        refused(lambda: meshard.segment_reduce(values, offsets[:-1]), ValueError)
 
 
 def test_signed_distance_to_a_cube():
