@@ -43,16 +43,21 @@ pack() {
   mkdir -p "$pack/bin" "$pack/lib" "$pack/source" "$pack/python"
   cp "$build/gpu_tests.txt" "$pack/"
   # Files that the steps read, for where the rest of the checkout does not travel.
-  (cd "$root" && cp --parents -r apps/sample tests/data/programs tests/models/eager_transolver_benchmark.py tests/gpu/ceilings.py tests/python "$pack/source/")
-  find "$pack/source" -name __pycache__ -prune -exec rm -r {} +
+  (cd "$root" && cp --parents -r tests/data/programs tests/models/eager_transolver_benchmark.py tests/gpu/ceilings.py tests/python "$pack/source/")
+  local modules=()
   if [ -n "$python" ]; then
+    modules=("$build"/apps/python/meshard/*.so)
     cp -r "$build/apps/python/meshard" "$pack/python/"
     strip "$pack"/python/meshard/*.so
+    for library in "$root"/build/venv/lib/python3*/site-packages/expecttest; do   # which PyTorch's database of operators imports
+      if [ -d "$library" ]; then cp -r "$library" "$pack/python/"; fi
+    done
   fi
+  find "$pack/source" "$pack/python" -name __pycache__ -prune -exec rm -r {} +
   for program in "${programs[@]}"; do
     strip -o "$pack/bin/$program" "$build/bin/$program"
     chmod +x "$pack/bin/$program"
-    ldd "$build/bin/$program" "$build"/apps/python/meshard/*.so 2>/dev/null | awk '$2 == "=>" && $3 ~ "^/(usr/)?lib/" {print $3}'
+    ldd "$build/bin/$program" "${modules[@]}" | awk '$2 == "=>" && $3 ~ "^/(usr/)?lib/" {print $3}'
   done | sort -u | while read -r library; do
     case $(basename "$library") in
       lib[cm].so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libutil.so.* | libstdc++.so.* | libgcc_s.so.* | libcu* | libnv* | libnccl*) ;;
@@ -64,7 +69,7 @@ pack() {
 
 case ${1:-} in
   pack) pack; exit ;;
-  -h | --help) sed -n '3,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+  -h | --help) sed -n '3,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
 esac
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "run.sh: needs Python 3 ($python is not there). Set PYTHON=/path/to/python3." >&2; exit 2; }

@@ -90,6 +90,7 @@ NOT_RUN = {
     "bash tests/gpu/run.sh pack": "builds",
     "bash tests/gpu/run.sh --phase tests": "needs a GPU",
     "bash tests/gpu/run.sh --phase figures": "needs a GPU",
+    "bash tests/gpu/run.sh --phase python": "needs a GPU",
     "bash tests/gpu/run.sh --device cpu --short": "the test gpu.DryRun does it",
     "build/gpu/bin/meshard bench model --device cuda --points 1000000 --hidden 128 --heads 8": "needs a GPU",
     "export PATH=$PWD/build/release/bin:$PATH": "the tests know where the program is",
