@@ -704,21 +704,28 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, library)
 
 }  // namespace
 
-/// cuDNN's where LibTorch takes it on a Hopper, and otherwise the form that the CPU would choose.
+/// The form that the CPU would choose.
 static std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
                                      double dropout, bool is_causal, std::optional<double> scale, bool grouped)
+{
+    const auto here = [](const at::Tensor& tensor) { return as_host(tensor).set_requires_grad(tensor.requires_grad()); };
+    return at::_fused_sdp_choice(here(query), here(key), here(value), mask ? std::optional(here(*mask)) : std::nullopt, dropout, is_causal, scale, grouped);
+}
+
+/// What LibTorch would choose on a Hopper, for those who ask: cuDNN where it can.
+static std::int64_t choice_of_gpus(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
+                                   double dropout, bool is_causal, std::optional<double> scale, bool grouped)
 {
     const bool is_half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
     const auto fits = [](const at::Tensor& x) { return x.size(-1) % 8 == 0 && x.size(-1) <= 128; };
     if (at::globalContext().userEnabledCuDNNSDP() && is_half && !mask && dropout == 0 && query.dim() == 4 && fits(query) && fits(value) && key.size(2) > 1)
         return static_cast<std::int64_t>(at::SDPBackend::cudnn_attention);
-    const auto here = [](const at::Tensor& tensor) { return as_host(tensor).set_requires_grad(tensor.requires_grad()); };
-    return at::_fused_sdp_choice(here(query), here(key), here(value), mask ? std::optional(here(*mask)) : std::nullopt, dropout, is_causal, scale, grouped);
+    return choose_attention(query, key, value, mask, dropout, is_causal, scale, grouped);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library)
 {
-    library.impl("_fused_sdp_choice", &choose_attention);
+    library.impl("_fused_sdp_choice", &choice_of_gpus);
 }
 
 at::Tensor as_host(const at::Tensor& tensor)
