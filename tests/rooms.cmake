@@ -26,7 +26,7 @@ set(rooms
   "ops/attention: ops/fused ops/grids ops/rules ops/slices partition sharding/ranks sharding/tensor"
   "ops/cuda:"
   "ops/fields: ops/rows partition partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
-  "ops/fused: ops/rows ops/slices partition sharding/parameters sharding/tensor"
+  "ops/fused: ops/cuda ops/rows ops/slices partition sharding/parameters sharding/tensor"
   "ops/grids: ops/rules ops/slices partition sharding/ranks sharding/tensor"
   "ops/neighbors: ops/cuda ops/rows ops/search partition partition/ghosts sharding/exchange sharding/ranks sharding/tensor"
   "ops/rows: ops/cuda partition sharding/exchange sharding/ranks sharding/tensor"
