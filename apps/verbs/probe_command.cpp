@@ -91,7 +91,8 @@ void print_json(const ProbeReport& report)
         json["differences"].push_back({{"name", item.name},
                                        {"equal", item.equal},
                                        {"largest_difference", finite ? nlohmann::ordered_json(item.largest_difference) : nullptr},
-                                       {"scale", item.scale}});
+                                       {"scale", item.scale},
+                                       {"rounding", std::isfinite(item.rounding) ? nlohmann::ordered_json(item.rounding) : nullptr}});
     }
     json["operators"] = nlohmann::ordered_json::array();
     for (const auto& op : report.operators) {
@@ -124,10 +125,11 @@ void print(const ProbeReport& report)
         std::cout << "Refused: " << report.refusal << '\n';
         return;
     }
-    TextTable differences("lrrl");
-    differences.add_row({"tensor", "largest difference", "of", "equal"});
+    TextTable differences("lrrrl");
+    differences.add_row({"tensor", "largest difference", "of", "rounding", "equal"});
     for (const auto& item : report.differences) {
-        differences.add_row({item.name, number_text(item.largest_difference), number_text(item.scale), item.equal ? "yes" : "NO"});
+        differences.add_row({item.name, number_text(item.largest_difference), number_text(item.scale), item.rounding > 0 ? number_text(item.rounding) : "",
+                             item.equal ? "yes" : "NO"});
     }
     std::cout << "Sharded against serial\n"
               << differences << '\n'

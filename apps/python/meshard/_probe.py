@@ -31,8 +31,9 @@ class ProbedDifference:
     """How far a tensor of the sharded run is from the serial one."""
     name: str
     largest_difference: float
-    scale: float
+    scale: float   # largest value of the serial run's
     equal: bool
+    rounding: float = 0.0   # by how much the serial run's changes where all it is computed from changes in the last bit; only where the difference is large
 
 
 @dataclasses.dataclass
@@ -49,7 +50,8 @@ class ProbeReport:
         lines = [f"{self.num_ranks} ranks, first input {self.input_layout}"]
         lines += [f"{op.num_calls:5} x {op.name}: {op.inputs} -> {op.outputs}, {op.num_messages} messages, {op.num_bytes} bytes" +
                   (", gathered" if op.gathered else "") for op in self.operators]
-        lines += [f"{found.name}: {'equal' if found.equal else 'DIFFERENT'}, largest difference {found.largest_difference:.1e} at a scale of {found.scale:.1e}"
+        lines += [f"{found.name}: {'equal' if found.equal else 'DIFFERENT'}, largest difference {found.largest_difference:.1e} at a scale of {found.scale:.1e}" +
+                  (f", {found.rounding:.1e} by rounding" if found.rounding else "")
                   for found in self.differences]
         if self.refusal:
             lines.append(f"refused: {self.refusal}")
@@ -102,7 +104,6 @@ def _differences(ours: dict[str, torch.Tensor], serial: dict[str, torch.Tensor])
     def largest(tensor: torch.Tensor) -> float:
         return float(tensor.abs().max()) if tensor.numel() else 0.0
 
-    largest_gradient = max((largest(tensor) for name, tensor in serial.items() if name.startswith("grad")), default=0.0)
     found = []
     for name in {**serial, **ours}:
         a, b = ours.get(name), serial.get(name)
@@ -111,10 +112,28 @@ def _differences(ours: dict[str, torch.Tensor], serial: dict[str, torch.Tensor])
             continue
         precision = 1e-10 if b.dtype in (torch.float64, torch.complex128) else 1e-5 if b.dtype in (torch.float32, torch.complex64) else 2e-2
         a, b = (a.to(torch.complex128), b.to(torch.complex128)) if b.is_complex() else (a.double(), b.double())
-        scale = max(largest(b), largest_gradient / 100 if name.startswith("grad.") else 0.0)
-        difference = largest(a - b)
+        scale, difference = largest(b), largest(a - b)
         found.append(ProbedDifference(name, difference, scale, difference <= precision * scale))
     return found
+
+
+def _changed_in_last_bit(tensor: torch.Tensor) -> torch.Tensor:
+    """Each number one step of its type up or down, at random; zero stays."""
+    if tensor.is_complex():
+        return torch.view_as_complex(_changed_in_last_bit(torch.view_as_real(tensor)))
+    if not tensor.is_floating_point():
+        return tensor
+    sign = torch.where(torch.rand(tensor.shape) < 0.5, -1.0, 1.0).to(tensor)
+    if tensor.dtype in (torch.float32, torch.float64):
+        return torch.where(tensor == 0, tensor, torch.nextafter(tensor, sign * float("inf")))
+    return tensor + tensor * sign * torch.finfo(tensor.dtype).eps
+
+
+def _allow_rounding(differences: Sequence[ProbedDifference], serial: dict[str, torch.Tensor], trials: Sequence[dict[str, torch.Tensor]]) -> None:
+    """Marks as equal what differs by no more than ten times what rounding does, which serial runs show."""
+    for found in differences:
+        found.rounding = max((other.largest_difference for trial in trials for other in _differences(trial, serial) if other.name == found.name), default=0.0)
+        found.equal = found.equal or found.largest_difference <= 10 * found.rounding < float("inf")
 
 
 def probe(module: torch.nn.Module, inputs: Sequence[torch.Tensor], device_mesh: AnyMesh, *, shard: int = 0, extents: Optional[Sequence[int]] = None,
@@ -127,8 +146,8 @@ def probe(module: torch.nn.Module, inputs: Sequence[torch.Tensor], device_mesh: 
     backward: gradients too, in the module's present mode (train or eval)
 
     The module itself, its gradients and torch's generators are left as they are. Tensors count as equal within 1e-10 of the largest value in double precision, 1e-5 in
-    single and 2e-2 in half (gradients of parameters: of the largest value or a hundredth of the largest gradient). An operator that is refused ends the sharded run:
-    `refusal` names it.
+    single and 2e-2 in half, or within ten times what rounding alone does to it: a gradient that is zero but for rounding has no scale of its own. What rounding does is
+    found by serial runs whose inputs and parameters are changed in their last bits, and by one in double precision. An operator that is refused ends the sharded run: `refusal` names it.
 
     Raises InvalidInput (a ValueError) for extents that do not add up, a dimension that does not exist, and a mesh of several axes; what the module raises on whole
     inputs, too."""
@@ -145,9 +164,10 @@ def probe(module: torch.nn.Module, inputs: Sequence[torch.Tensor], device_mesh: 
         extents = [size * weight // sum(weights) for weight in weights]
         extents[0] += size - sum(extents)
 
-    def leaves(is_cut: bool) -> list[torch.Tensor]:
+    def leaves(is_cut: bool, is_changed: bool = False) -> list[torch.Tensor]:
         made = []
         for x in inputs:
+            x = _changed_in_last_bit(x) if is_changed else x
             fits = is_cut and x.dim() > dim and x.shape[dim] == size
             y = distribute_tensor(x, mesh, [Shard(dim)], extents=[extents]) if fits else x.clone()
             made.append(y.requires_grad_(backward and (x.is_floating_point() or x.is_complex())))
@@ -155,12 +175,31 @@ def probe(module: torch.nn.Module, inputs: Sequence[torch.Tensor], device_mesh: 
 
     with torch.random.fork_rng():
         sharded = replicate(copy.deepcopy(module), mesh)
-        serial = _run(copy.deepcopy(sharded), leaves(False), backward, seed)
+        fresh = copy.deepcopy(sharded)
+        serial = _run(copy.deepcopy(fresh), leaves(False), backward, seed)
         cut, refusal, ours = leaves(True), "", {}
         with record_rules() as rules:
             try:
                 ours = _run(sharded, cut, backward, seed)
             except MissingShardRule as error:
                 refusal = str(error).split("\n")[0]
-    differences = _differences(ours, serial) if not refusal else []
+        differences = _differences(ours, serial) if not refusal else []
+        if not all(found.equal for found in differences):
+            trials = []
+            for trial in range(3):
+                torch.manual_seed(seed + trial + 1)
+                changed = copy.deepcopy(fresh)
+                with torch.no_grad():
+                    for parameter in changed.parameters():
+                        parameter.copy_(_changed_in_last_bit(parameter))
+                trials.append(_run(changed, leaves(False, True), backward, seed))
+            try:
+                wide = [(x.double() if x.is_floating_point() else x).detach().requires_grad_(x.requires_grad) for x in leaves(False)]
+                trial = _run(copy.deepcopy(fresh).double(), wide, backward, seed)
+                # Random draws may be others in double precision.
+                if all(torch.allclose(trial[name].double(), tensor.double(), 1e-3, 1e-3) for name, tensor in serial.items() if name.startswith("output")):
+                    trials.append({name: tensor.to(serial[name].dtype) for name, tensor in trial.items()})
+            except Exception:
+                pass   # a module that names a type does not run in another; the changed bits say what there is to say
+            _allow_rounding(differences, serial, trials)
     return ProbeReport(num_ranks, describe(cut[0]), _operators(rules.events), differences, refusal, not refusal and all(found.equal for found in differences))
