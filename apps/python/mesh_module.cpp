@@ -17,7 +17,6 @@
 #include "partition/mesh/surface_geometry.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <pybind11/numpy.h>
@@ -36,7 +35,6 @@ namespace {
 using WithoutGil = py::call_guard<py::gil_scoped_release>;
 using SharedMesh = std::shared_ptr<Mesh>;
 using SharedPart = std::shared_ptr<Subdomain>;
-using NamedArrays = std::map<std::string, py::array>;
 
 /// An array of numpy on values that `owner` keeps alive, not to be written to: others may share them.
 template <class T>
@@ -101,15 +99,49 @@ DataArray from_numpy(const std::string& name, const py::array& array)
                            owner);
 }
 
-std::vector<DataArray> from_numpy(const NamedArrays& arrays)
+/// An array of numpy, or a list of texts.
+DataArray from_python(const std::string& name, const py::handle& values)
+{
+    if (py::isinstance<py::list>(values)) return DataArray::from_strings(name, values.cast<std::vector<std::string>>());
+    return from_numpy(name, values.cast<py::array>());
+}
+
+std::vector<DataArray> from_python(const py::dict& arrays)
 {
     std::vector<DataArray> all;
-    for (const auto& [name, array] : arrays) all.push_back(from_numpy(name, array));
+    for (const auto& [name, values] : arrays) all.push_back(from_python(name.cast<std::string>(), values));
     return all;
 }
 
+std::vector<DataArray>& arrays_of(Mesh& mesh, const std::string& place)
+{
+    return place == "point" ? mesh.point_data : place == "cell" ? mesh.cell_data : mesh.field_data;
+}
+
+void put_array(Mesh& mesh, const std::string& place, const std::string& name, const py::object& values)
+{
+    auto array = from_python(name, values);
+    const auto expected = place == "point" ? mesh.num_points() : place == "cell" ? mesh.num_cells() : array.num_rows();
+    if (array.num_rows() != expected) {
+        throw InvalidInput("Mesh: the " + place + " array '" + name + "' has " + std::to_string(array.num_rows()) + " rows, expected " +
+                           std::to_string(expected) + ", one a " + place + ".");
+    }
+    auto& arrays = arrays_of(mesh, place);
+    const auto found = std::find_if(arrays.begin(), arrays.end(), [&](const DataArray& known) { return known.name() == name; });
+    if (found == arrays.end())
+        arrays.push_back(std::move(array));
+    else
+        *found = std::move(array);
+}
+
+void drop_array(Mesh& mesh, const std::string& place, const std::string& name)
+{
+    std::erase_if(arrays_of(mesh, place), [&](const DataArray& array) { return array.name() == name; });
+}
+
 SharedMesh make_mesh(const py::array& points, const py::array_t<std::int64_t>& offsets, const py::array_t<std::int32_t>& connectivity,
-                     const py::array_t<std::uint8_t>& types, const NamedArrays& point_data, const NamedArrays& cell_data, bool is_surface)
+                     const py::array_t<std::uint8_t>& types, const py::array_t<std::int64_t>& stream_offsets, const py::array_t<std::int32_t>& streams,
+                     const py::dict& point_data, const py::dict& cell_data, bool is_surface)
 {
     auto mesh = std::make_shared<Mesh>();
     mesh->kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
@@ -117,8 +149,12 @@ SharedMesh make_mesh(const py::array& points, const py::array_t<std::int64_t>& o
     mesh->cells.offsets.assign(offsets.data(), offsets.data() + offsets.size());
     mesh->cells.indices.assign(connectivity.data(), connectivity.data() + connectivity.size());
     mesh->cell_types.assign(types.data(), types.data() + types.size());
-    mesh->point_data = from_numpy(point_data);
-    mesh->cell_data = from_numpy(cell_data);
+    if (stream_offsets.size() > 1) {
+        mesh->face_streams.offsets.assign(stream_offsets.data(), stream_offsets.data() + stream_offsets.size());
+        mesh->face_streams.indices.assign(streams.data(), streams.data() + streams.size());
+    }
+    mesh->point_data = from_python(point_data);
+    mesh->cell_data = from_python(cell_data);
     mesh->validate();
     return mesh;
 }
@@ -225,9 +261,9 @@ void bind_mesh(py::module_& module)
         .def_property_readonly("connectivity", [](const SharedMesh& m) { return view_of(m->cells.indices.data(), {m->cells.num_entries()}, py::cast(m)); })
         .def_property_readonly("cell_types",
                                [](const SharedMesh& m) { return view_of(m->cell_types.data(), {static_cast<py::ssize_t>(m->cell_types.size())}, py::cast(m)); })
-        .def_property_readonly("point_data", [](const Mesh& m) { return to_numpy(m.point_data); })
-        .def_property_readonly("cell_data", [](const Mesh& m) { return to_numpy(m.cell_data); })
-        .def_property_readonly("field_data", [](const Mesh& m) { return to_numpy(m.field_data); })
+        .def("_arrays", [](Mesh& m, const std::string& place) { return to_numpy(arrays_of(m, place)); })
+        .def("_put_array", &put_array)
+        .def("_drop_array", &drop_array)
         .def_property_readonly("n_points", &Mesh::num_points)
         .def_property_readonly("n_cells", &Mesh::num_cells)
         .def_property_readonly("is_surface", [](const Mesh& m) { return m.kind == MeshKind::Surface; })

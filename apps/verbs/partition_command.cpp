@@ -30,7 +30,9 @@ void cut_whole(const std::string& file, const CutArguments& arguments)
     StageTimer timer = cut_timer();
     timer.begin("read");
     Mesh mesh = read_mesh(file);
-    for (const std::string& text : describe(find_faults(mesh))) warn("partition", file + ": " + text);
+    auto faults = find_faults(mesh);
+    faults.outward_wedges = 0;  // nothing to a cut
+    for (const std::string& text : describe(faults)) warn("partition", file + ": " + text);
     MeshSource source{.name = file, .path = file};
     if (can_be_mapped(file)) source.read_again = [&file] { return read_mesh(file); };
     WholeSteps steps(mesh, source);

@@ -63,9 +63,20 @@ std::span<const std::array<std::uint8_t, 4>> tetrahedra_of(CellShape shape)
     static constexpr Tet pyramid[] = {{0, 1, 2, 4}, {0, 2, 3, 4}};
     static constexpr Tet hexahedron[] = {{0, 1, 2, 6}, {0, 2, 3, 6}, {0, 3, 7, 6}, {0, 7, 4, 6}, {0, 4, 5, 6}, {0, 5, 1, 6}};
     static constexpr Tet voxel[] = {{0, 1, 3, 7}, {0, 3, 2, 7}, {0, 2, 6, 7}, {0, 6, 4, 7}, {0, 4, 5, 7}, {0, 5, 1, 7}};
+    static constexpr Tet wedge[] = {{0, 1, 2, 5}, {0, 1, 5, 4}, {0, 4, 5, 3}};
+    static constexpr Tet pentagonal_prism[] = {{0, 1, 2, 7}, {0, 1, 7, 6}, {0, 6, 7, 5}, {0, 2, 3, 8}, {0, 2, 8, 7},
+                                               {0, 7, 8, 5}, {0, 3, 4, 9}, {0, 3, 9, 8}, {0, 8, 9, 5}};
+    static constexpr Tet hexagonal_prism[] = {{0, 1, 2, 8},  {0, 1, 8, 7},  {0, 7, 8, 6},  {0, 2, 3, 9},  {0, 2, 9, 8},   {0, 8, 9, 6},
+                                              {0, 3, 4, 10}, {0, 3, 10, 9}, {0, 9, 10, 6}, {0, 4, 5, 11}, {0, 4, 11, 10}, {0, 10, 11, 6}};
     switch (shape) {
     case CellShape::Tetra:
         return tetra;
+    case CellShape::Wedge:
+        return wedge;
+    case CellShape::PentagonalPrism:
+        return pentagonal_prism;
+    case CellShape::HexagonalPrism:
+        return hexagonal_prism;
     case CellShape::Pyramid:
         return pyramid;
     case CellShape::Hexahedron:
@@ -132,7 +143,8 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
             const CellShape shape = cell_type_of(mesh.cell_types[i]).shape;
             const bool may_repeat = shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
             if (!may_repeat && points.size() <= 64 && uses_a_point_twice(points)) count(faults.degenerate_cells, faults.first_degenerate, i);
-            if (is_inverted(xyz, points, shape)) count(faults.inverted_cells, faults.first_inverted, i);
+            if (is_inverted(xyz, points, shape))
+                shape == CellShape::Wedge ? count(faults.outward_wedges, faults.first_outward, i) : count(faults.inverted_cells, faults.first_inverted, i);
         }
     };
     if (mesh.points.type() == ScalarType::Float32)
@@ -202,6 +214,11 @@ std::vector<std::string> describe(const MeshFaults& faults)
     if (faults.degenerate_cells > 0) sentences.push_back(cells_text(faults.degenerate_cells, faults.first_degenerate) + " with a point that is used twice.");
     if (faults.inverted_cells > 0)
         sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: their points are in the wrong order.");
+    if (faults.outward_wedges > 0)
+        sentences.push_back(cells_text(faults.outward_wedges, faults.first_outward) +
+                            " of type wedge whose first triangle looks outward: of negative volume in VTK's filters. OpenFOAM's readers give that order, gmsh "
+                            "the other; meshard "
+                            "takes either.");
     return sentences;
 }
 

@@ -19,11 +19,12 @@ std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> po
 
 /// Suspicious points and cells of a mesh that can be used all the same.
 struct MeshFaults {
-    std::int64_t unused_points = 0;                                                 ///< of a mesh with cells: points that no cell uses
-    std::int64_t duplicate_cells = 0;                                               ///< cells of the same type on the same points as an earlier one
-    std::int64_t degenerate_cells = 0;                                              ///< cells that use a point twice; closed polylines and strips aside
-    std::int64_t inverted_cells = 0;                                                ///< tetrahedra, hexahedra, voxels and pyramids of negative volume
-    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1;  ///< the first such cell, -1 if there is none
+    std::int64_t unused_points = 0;     ///< of a mesh with cells: points that no cell uses
+    std::int64_t duplicate_cells = 0;   ///< cells of the same type on the same points as an earlier one
+    std::int64_t degenerate_cells = 0;  ///< cells that use a point twice; closed polylines and strips aside
+    std::int64_t inverted_cells = 0;    ///< solids of negative volume, by VTK's order of their points; wedges aside
+    std::int64_t outward_wedges = 0;    ///< wedges of which the first triangle looks outward: both orders are common
+    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1, first_outward = -1;  ///< the first such cell, -1 if there is none
 };
 
 /// One pass over the cells, about 0.1 s for a million. Cells are compared by a 64-bit hash of their points.

@@ -41,6 +41,53 @@ def test_arrays_are_shared_and_come_back():
     assert view[23] == 23   # the array keeps its memory
 
 
+def test_arrays_of_other_kinds_are_taken_or_refused_by_name():
+    points, cells, types = box()
+    k = len(types)
+    kept = {"bool": np.arange(k) % 2 == 0, "big_endian": np.arange(k).astype(">i4"), "big_float": np.arange(k).astype(">f8"), "strided": np.arange(2 * k)[::2],
+            "reversed": np.arange(k)[::-1], "fortran": np.asfortranarray(np.arange(3. * k).reshape(k, 3)), "half": np.arange(k).astype("f2"), "list": list(range(k)),
+            "uint64": np.full(k, 2**63 + 1, np.uint64), "repeated": np.broadcast_to(np.arange(4.), (k, 4)),
+            "unmasked": np.ma.masked_array(np.arange(k), mask=np.zeros(k, bool))}
+    mesh = meshard.merge(meshard.partition(meshard.mesh(points, cells, types, cell_data=kept), 3))
+    for name, array in kept.items():
+        assert np.array_equal(mesh.cell_data[name], np.asarray(array)), name
+        assert mesh.cell_data[name].dtype.isnative
+    assert mesh.cell_data["bool"].dtype == np.uint8 and mesh.cell_data["half"].dtype == np.float32 and mesh.cell_data["big_endian"].dtype == np.int32
+    tensors = meshard.mesh(points, cells, types, cell_data={"T": np.arange(9. * k).reshape(k, 3, 3)})
+    assert np.array_equal(tensors.cell_data["T"], np.arange(9. * k).reshape(k, 9))
+    texts = ["é%d" % i for i in range(k)]
+    for given in (texts, np.array(texts), np.array(texts, object)):
+        assert meshard.merge(meshard.partition(meshard.mesh(points, cells, types, cell_data={"name": given}), 2)).cell_data["name"] == texts
+    wrong = {"complex": np.arange(k) + 1j, "time": np.arange(k).astype("M8[s]"), "none": np.array([None] * k), "empty": np.zeros((k, 0)), "scalar": np.float64(1),
+             "struct": np.zeros(k, [("x", "f4")]), "long": np.zeros(k, np.longdouble), "masked": np.ma.masked_array(np.arange(k), mask=np.arange(k) % 2 == 0)}
+    for name, array in wrong.items():
+        refused(lambda: meshard.mesh(points, cells, types, cell_data={name: array}), ValueError, f"'{name}'")
+    assert np.array_equal(meshard.mesh(points.astype(">f8"), cells, types).points, points)
+    assert meshard.mesh(points.astype("f2")).points.dtype == np.float32
+
+
+def test_what_is_assigned_stays():
+    points, cells, types = box()
+    mesh = meshard.mesh(points, cells, types)
+    mesh.cell_data["new"] = np.arange(24.)
+    mesh.point_data.update(z=points[:, 2].copy())
+    mesh.field_data["note"] = ["made here"]
+    assert list(mesh.cell_data) == ["new"] and mesh.cell_data["new"][23] == 23 and len(mesh.point_data) == 1
+    parts = meshard.partition(mesh, 2)
+    parts[0].mesh.cell_data["more"] = np.zeros(parts[0].mesh.n_cells)
+    assert "more" in parts[0].mesh.cell_data
+    with tempfile.TemporaryDirectory() as folder:
+        meshard.write(f"{folder}/box.vtu", mesh)
+        again = meshard.read(f"{folder}/box.vtu")
+    assert np.array_equal(again.cell_data["new"], np.arange(24.)) and again.field_data["note"] == ["made here"]
+    mesh.cell_data["new"] = np.ones(24)
+    assert mesh.cell_data["new"].sum() == 24
+    del mesh.cell_data["new"]
+    assert "new" not in mesh.cell_data and not mesh.cell_data
+    refused(lambda: mesh.cell_data.__setitem__("short", np.zeros(3)), ValueError, "3 rows, expected 24")
+    refused(lambda: mesh.cell_data.__delitem__("absent"), KeyError, "absent")
+
+
 def test_wrong_arrays_are_refused():
     points, cells, types = box()
     refused(lambda: meshard.mesh(points[:, :2], cells, types), ValueError)
@@ -140,7 +187,33 @@ def test_meshio():
         ours = meshard.read(f"{folder}/box.vtu")
         given.write(f"{folder}/theirs.vtu")
         assert meshard.read(f"{folder}/theirs.vtu").cell_data["p"].tolist() == ours.cell_data["p"].tolist() == [*range(24), 7]
-    refused(lambda: meshard.partition(meshio.Mesh(points, [("hexahedron27", np.zeros((1, 27), int))]), 2), ValueError, "hexahedron27")
+    refused(lambda: meshard.partition(meshio.Mesh(points, [("VTK_LAGRANGE_HEXAHEDRON", np.zeros((1, 8), int))]), 2), ValueError, "VTK_LAGRANGE_HEXAHEDRON")
+    with tempfile.TemporaryDirectory() as folder:   # legacy files of meshio are read in the other byte order
+        given.write(f"{folder}/box.vtk")
+        theirs = meshio.read(f"{folder}/box.vtk")
+        assert meshard.write(f"{folder}/box.vtu", theirs) is None
+        ours = meshard.read(f"{folder}/box.vtu")
+        assert ours.cell_data["p"].tolist() == [*range(24), 7] and (ours.points == points).all()
+
+
+PRISM = np.array([[0., 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 2], [1, 0, 2], [0, 1, 2]])   # its first triangle looks inward: positive volume in VTK
+POSITIVE, NEGATIVE = np.arange(6), np.array([0, 2, 1, 3, 5, 4])
+
+
+def first_triangle_looks_inward(mesh):
+    corners = mesh.points[mesh.connectivity[:6]]
+    return np.cross(corners[1] - corners[0], corners[2] - corners[0]) @ (corners[3] - corners[0]) > 0
+
+
+def test_wedges_of_meshio_have_the_order_of_vtk():
+    try:
+        import meshio
+    except ImportError:
+        return "meshio is not installed"
+    for corners in (POSITIVE, NEGATIVE):   # as gmsh writes them, and as meshio turns those of VTK's files
+        assert first_triangle_looks_inward(meshard.partition(meshio.Mesh(PRISM, [("wedge", corners[None])]), 1)[0].mesh)
+    assert meshard.check(meshard.mesh(PRISM, ([0, 6], POSITIVE), [13])) == []
+    assert "negative volume" in meshard.check(meshard.mesh(PRISM, ([0, 6], NEGATIVE), [13]))[0]
 
 
 class PyvistaGrid:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator, MutableMapping
 from typing import Any, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -10,40 +12,118 @@ from . import _meshes
 from ._core import InvalidInput
 from ._meshes import Mesh, Part, SurfaceForces
 
-# VTK's numbers of the cell types of meshio that have the same order of points.
-_MESHIO_TYPES = {"vertex": 1, "line": 3, "triangle": 5, "quad": 9, "tetra": 10, "hexahedron": 12, "wedge": 13, "pyramid": 14, "line3": 21, "triangle6": 22,
-                 "quad8": 23, "tetra10": 24}
+# VTK's numbers of the cell types of meshio. The order of points is VTK's, but for wedges.
+_MESHIO_TYPES = {"vertex": 1, "line": 3, "triangle": 5, "polygon": 7, "pixel": 8, "quad": 9, "tetra": 10, "hexahedron": 12, "wedge": 13, "pyramid": 14,
+                 "penta_prism": 15, "hexa_prism": 16, "line3": 21, "triangle6": 22, "quad8": 23, "tetra10": 24, "hexahedron20": 25, "wedge15": 26,
+                 "pyramid13": 27, "quad9": 28, "hexahedron27": 29, "quad6": 30, "wedge12": 31, "wedge18": 32, "hexahedron24": 33, "triangle7": 34, "line4": 35}
+_POLYHEDRON = 42
+
+
+def _values(name: str, given: Any) -> Any:
+    """An array as meshard holds it: of a type of the machine's own order, in C's order, of one or two dimensions; or a list of texts."""
+    where = f"Mesh: the array '{name}'"
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise InvalidInput(f"{where} has masked values, which meshard cannot keep. Fill them, as with .filled(np.nan).")
+    array = np.asarray(given)
+    if array.ndim == 0 or 0 in array.shape[1:]:
+        raise InvalidInput(f"{where} has the shape {array.shape}, expected a row for each point or cell.")
+    if array.dtype.kind in "US" or (array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)):
+        if array.ndim > 1:
+            raise InvalidInput(f"{where} holds texts and has the shape {array.shape}, expected one dimension.")
+        return [value.decode() if isinstance(value, bytes) else str(value) for value in array.tolist()]
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8)
+    elif array.dtype == np.float16:
+        array = array.astype(np.float32)
+    elif array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        raise InvalidInput(f"{where} is of type {array.dtype}; expected integers of 8 to 64 bits, float32, float64, bool or texts. Convert it.")
+    return np.ascontiguousarray(array.reshape(len(array), -1) if array.ndim > 2 else array, array.dtype.newbyteorder("="))
+
+
+def _all_values(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(name): _values(str(name), array) for name, array in arrays.items()}
+
+
+class Fields(MutableMapping):
+    """The arrays of a mesh at its points or cells, or of the whole, by name. What is assigned is of the mesh from then on, arrays in C's order shared;
+    the arrays themselves are read-only.
+
+    Assigning raises InvalidInput (a ValueError) for another number of rows, and for types that a mesh cannot hold."""
+
+    def __init__(self, mesh: Mesh, place: str) -> None:
+        self._mesh, self._place = mesh, place
+
+    def __getitem__(self, name: str) -> Any:
+        return self._mesh._arrays(self._place)[name]
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        self._mesh._put_array(self._place, name, _values(name, values))
+
+    def __delitem__(self, name: str) -> None:
+        self[name]
+        self._mesh._drop_array(self._place, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mesh._arrays(self._place))
+
+    def __len__(self) -> int:
+        return len(self._mesh._arrays(self._place))
+
+    def __repr__(self) -> str:
+        return repr(self._mesh._arrays(self._place))
+
+
+for _place in ("point", "cell", "field"):
+    setattr(Mesh, f"{_place}_data", property(functools.partial(lambda place, mesh: Fields(mesh, place), _place)))
 
 
 def mesh(points: Any, cells: Optional[tuple[Any, Any]] = None, cell_types: Any = None, *, point_data: Mapping[str, Any] = {}, cell_data: Mapping[str, Any] = {},
-         surface: bool = False) -> Mesh:
-    """A mesh of arrays of numpy; float arrays in C's order are shared, not copied, and must not change while the mesh lives.
+         face_streams: Optional[tuple[Any, Any]] = None, surface: bool = False) -> Mesh:
+    """A mesh of arrays of numpy; arrays in C's order and the machine's byte order are shared, not copied, and must not change while the mesh lives.
 
     points:     (N, 3), float32 or float64
     cells:      (offsets, connectivity): cell i has the points connectivity[offsets[i]] up to connectivity[offsets[i + 1]], in VTK's order; (C + 1) and (E).
                 None: a point cloud
     cell_types: (C), VTK's numbers, as 5 for triangles, 12 for hexahedra
-    point_data, cell_data: arrays of N or C rows by name
+    point_data, cell_data: arrays of N or C rows by name: integers, floats, bool (kept as 0 and 1 in 8 bits), or texts
+    face_streams: (offsets, streams) where there are polyhedra (type 42): of each the number of faces, then for each face its number of points and the points;
+                other cells have an empty row
     surface:    whether it is VTK's polygonal data (.vtp), not an unstructured grid (.vtu)
 
     Raises InvalidInput (a ValueError) where shapes or types do not fit, or a cell has a point that does not exist."""
     offsets, connectivity = cells if cells is not None else ([0], [])
+    stream_offsets, streams = face_streams if face_streams is not None else ([0], [])
     types = [] if cell_types is None else cell_types
     connectivity = np.asarray(connectivity)
     if connectivity.size and connectivity.max() > np.iinfo(np.int32).max:
         raise InvalidInput(f"mesh: point {connectivity.max()} is beyond 32 bits.")
-    points = np.ascontiguousarray(points)
-    if points.dtype not in (np.float32, np.float64):
-        points = points.astype(np.float64)
+    points = _values("Points", points)
+    if isinstance(points, list) or points.dtype not in (np.float32, np.float64):
+        points = np.asarray(points, np.float64)
     return _meshes.make_mesh(points, np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(connectivity, np.int32), np.ascontiguousarray(types, np.uint8),
-                             {name: np.ascontiguousarray(array) for name, array in point_data.items()},
-                             {name: np.ascontiguousarray(array) for name, array in cell_data.items()}, surface)
+                             np.ascontiguousarray(stream_offsets, np.int64), np.ascontiguousarray(streams, np.int32), _all_values(point_data),
+                             _all_values(cell_data), surface)
+
+
+def _face_streams_of_pyvista(given: Any, types: Any) -> tuple[Any, Any]:
+    """By VTK's own access to single cells, which is the same in all its versions."""
+    from vtkmodules.vtkCommonCore import vtkIdList
+    ids, rows = vtkIdList(), []
+    for cell, cell_type in enumerate(types):
+        row = []
+        if cell_type == _POLYHEDRON:
+            given.GetFaceStream(cell, ids)
+            row = [ids.GetId(i) for i in range(ids.GetNumberOfIds())]
+        rows.append(row)
+    return np.cumsum([0] + [len(row) for row in rows]), [value for row in rows for value in row]
 
 
 def _of_pyvista(given: Any) -> Mesh:
     data = dict(point_data=dict(given.point_data), cell_data=dict(given.cell_data))
     if hasattr(given, "celltypes"):
-        return mesh(given.points, (given.offset, given.cell_connectivity), given.celltypes, **data)
+        types = np.asarray(given.celltypes)
+        streams = _face_streams_of_pyvista(given, types) if (types == _POLYHEDRON).any() else None
+        return mesh(given.points, (given.offset, given.cell_connectivity), types, face_streams=streams, **data)
     if given.n_lines or given.n_verts or given.n_strips:
         raise InvalidInput("mesh: polygonal data of pyvista with vertices, lines or strips; call cast_to_unstructured_grid() first.")
     stream, offsets, connectivity = np.asarray(given.faces), [0], []
@@ -58,17 +138,36 @@ def _of_pyvista(given: Any) -> Mesh:
     return mesh(given.points, (offsets, np.concatenate(connectivity) if connectivity else []), types, surface=True, **data)
 
 
+def _wedges_in_order(points: Any, wedges: Any) -> Any:
+    """Wedges of meshio in VTK's order of positive volume. meshio means gmsh's order, in which the first triangle looks inward, but turns those of VTK's files, of
+    which both kinds exist: the volume tells."""
+    corners = points[wedges]
+    heights = corners[:, 3:].mean(1) - corners[:, :3].mean(1)
+    volumes = np.einsum("ij,ij->i", np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), heights)
+    return wedges[:, [0, 2, 1, 3, 5, 4]] if volumes.sum() < 0 else wedges
+
+
 def _of_meshio(given: Any) -> Mesh:
-    unknown = {block.type for block in given.cells} - set(_MESHIO_TYPES)
-    if unknown:
-        raise InvalidInput(f"mesh: cells of meshio's types {sorted(unknown)} are not taken; known are {sorted(_MESHIO_TYPES)}.")
-    sizes = np.concatenate([np.full(len(block.data), block.data.shape[1]) for block in given.cells]) if given.cells else np.empty(0, int)
-    types = [np.full(len(block.data), _MESHIO_TYPES[block.type]) for block in given.cells]
     points = np.asarray(given.points)
     if points.shape[1] == 2:
         points = np.column_stack([points, np.zeros(len(points), points.dtype)])
-    return mesh(points, (np.concatenate([[0], np.cumsum(sizes)]), np.concatenate([np.ravel(block.data) for block in given.cells] or [[]])),
-                np.concatenate(types or [[]]), point_data=given.point_data, cell_data={name: np.concatenate(blocks) for name, blocks in given.cell_data.items()})
+    cells, types, streams = [], [], []
+    for block in given.cells:
+        if block.type.startswith("polyhedron"):
+            for faces in block.data:
+                cells.append(np.unique(np.concatenate([np.ravel(face) for face in faces])))
+                streams.append([len(faces)] + [int(value) for face in faces for value in (len(face), *face)])
+            types += [_POLYHEDRON] * len(block.data)
+            continue
+        if block.type not in _MESHIO_TYPES:
+            raise InvalidInput(f"mesh: cells of meshio's type '{block.type}' are not taken; known are {sorted(_MESHIO_TYPES)} and polyhedra.")
+        cells += list(_wedges_in_order(points, np.asarray(block.data)) if block.type == "wedge" else block.data)
+        types += [_MESHIO_TYPES[block.type]] * len(block.data)
+        streams += [[]] * len(block.data)
+    ends = np.cumsum([0] + [len(cell) for cell in cells])
+    faces = (np.cumsum([0] + [len(row) for row in streams]), [value for row in streams for value in row]) if any(streams) else None
+    return mesh(points, (ends, np.concatenate(cells) if cells else []), types, face_streams=faces, point_data=given.point_data,
+                cell_data={name: np.concatenate(blocks) for name, blocks in given.cell_data.items()})
 
 
 def as_mesh(given: Any) -> Mesh:
@@ -79,6 +178,8 @@ def as_mesh(given: Any) -> Mesh:
         return read(given)
     if hasattr(given, "point_data") and (hasattr(given, "celltypes") or hasattr(given, "n_strips")):
         return _of_pyvista(given)
+    if hasattr(given, "point_data") and hasattr(given, "cast_to_unstructured_grid"):
+        return _of_pyvista(given.cast_to_unstructured_grid())  # grids of pyvista
     if hasattr(given, "point_data") and hasattr(given, "cells"):
         return _of_meshio(given)
     if isinstance(given, np.ndarray):

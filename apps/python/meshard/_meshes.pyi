@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, MutableMapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -11,12 +11,15 @@ class Mesh:
     offsets: np.ndarray
     connectivity: np.ndarray
     cell_types: np.ndarray
-    point_data: dict[str, Any]
-    cell_data: dict[str, Any]
-    field_data: dict[str, Any]
+    point_data: MutableMapping[str, Any]
+    cell_data: MutableMapping[str, Any]
+    field_data: MutableMapping[str, Any]
     n_points: int
     n_cells: int
     is_surface: bool
+    def _arrays(self, place: str, /) -> dict[str, Any]: ...
+    def _put_array(self, place: str, name: str, values: Union[np.ndarray, list[str]], /) -> None: ...
+    def _drop_array(self, place: str, name: str, /) -> None: ...
     def difference(self, other: Mesh, /) -> str: ...
 
 class Part:
@@ -38,8 +41,8 @@ class SurfaceForces:
     pressure_moment: list[float]
     viscous_moment: list[float]
 
-def make_mesh(points: np.ndarray, offsets: np.ndarray, connectivity: np.ndarray, types: np.ndarray, point_data: Mapping[str, np.ndarray],
-              cell_data: Mapping[str, np.ndarray], is_surface: bool, /) -> Mesh: ...
+def make_mesh(points: np.ndarray, offsets: np.ndarray, connectivity: np.ndarray, types: np.ndarray, stream_offsets: np.ndarray, streams: np.ndarray,
+              point_data: Mapping[str, Union[np.ndarray, list[str]]], cell_data: Mapping[str, Union[np.ndarray, list[str]]], is_surface: bool, /) -> Mesh: ...
 def read_mesh(path: Path, /) -> Mesh: ...
 def write_mesh(path: Path, mesh: Mesh, /) -> None: ...
 def partition(mesh: Mesh, num_parts: int, method: str, ghost_layers: int, imbalance: float, seed: int, thorough: bool, owners: Optional[Sequence[int]],
