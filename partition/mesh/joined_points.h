@@ -17,7 +17,7 @@ std::vector<std::int32_t> points_joined_with(const DataArray& points, double tol
 
 struct JoinedMesh {
     Mesh mesh;
-    std::int64_t num_joined = 0;               ///< points that are no more
+    std::int64_t num_joined = 0;                ///< points that are no more
     std::vector<std::string> differing_fields;  ///< point arrays of which a point that is no more had another value than the one that it was joined with
 };
 

@@ -321,7 +321,8 @@ TEST_F(PartitionVerb, TellsOfCellsThatAreApart)
     const ProgramResult whole = meshard({"partition", source, "-n", "2", "-o", path("shards")});
     const ProgramResult windows = meshard({"partition", source, "-n", "2", "-o", path("windows"), "--max-memory", "200M"});
 
-    EXPECT_TRUE(fails_with(whole, 0, {"warning", words + ", and 152 points lie at the place of another", "meshard convert " + source + " OUT --join-points 0"}));
+    EXPECT_TRUE(
+        fails_with(whole, 0, {"warning", words + ", and 152 points lie at the place of another", "meshard convert " + source + " OUT --join-points 0"}));
     EXPECT_TRUE(fails_with(windows, 0, {"warning", words}));
     EXPECT_EQ(meshard({"partition", write("cube.vtu", cube(3)), "-n", "2", "-o", path("joined")}).err, "");
 }

@@ -389,8 +389,8 @@ TEST(MeshOperators, RefuseOnSeveralRanksWhatTheOrderOfAllCellsDecides)
     const auto partition = partition_with_metis(graph, {.num_parts = 2});
     run_ranks(2, [&](const auto& device_mesh) {
         const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
-        for (const auto& make : {std::function([&] { laplacian(part); }), std::function([&] { least_squares_gradient(part); }),
-                                 std::function([&] { facet_neighbor_mean(part); })})
+        for (const auto& make :
+             {std::function([&] { laplacian(part); }), std::function([&] { least_squares_gradient(part); }), std::function([&] { facet_neighbor_mean(part); })})
             EXPECT_TRUE(throws_with<InvalidInput>("has a facet that may belong to more than 64 cells", make));
     });
     EXPECT_NO_THROW(laplacian(MeshGeometry(mesh)));
