@@ -155,6 +155,12 @@ std::int64_t sum_of(std::span<const std::int64_t> values)
     return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
 
+/// Within a handler: what no other rank has to do with goes on as it is.
+void rethrow_own_failure(const std::exception& error)
+{
+    if (dynamic_cast<const InvalidInput*>(&error) || dynamic_cast<const c10::OutOfMemoryError*>(&error)) throw;
+}
+
 }  // namespace
 
 bool has_ended(const std::string& name)
@@ -187,6 +193,7 @@ void PendingCollective::wait()
     try {
         work->wait();
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(group_->describe_failure(what_, error.what()));
     }
     if (buffers_) buffers_->clear();
@@ -198,6 +205,7 @@ bool PendingCollective::is_done() const
     try {
         return work_->isCompleted();
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(group_->describe_failure(what_, error.what()));
     }
 }
@@ -256,6 +264,7 @@ PendingCollective RankGroup::start_all_reduce(at::Tensor& tensor, Reduction redu
         if (!reduced.is_in_place()) work = c10::make_intrusive<BringBack>(std::move(work), reduced);
         return {std::move(work), "all_reduce", this};
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(describe_failure("all_reduce", error.what()));
     }
 }
@@ -298,6 +307,7 @@ PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std:
         if (is_coalesced) works = {backend_->endCoalescing()};
         return {c10::make_intrusive<AllOf>(std::move(works)), "all_gather", this, {whole}};
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(describe_failure("all_gather", error.what()));
     }
 }
@@ -316,6 +326,7 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
     try {
         backend_->alltoall_base(target, sent, out, in)->wait();
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(describe_failure("all_to_all", error.what()));
     }
     return received;
@@ -347,6 +358,7 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
     try {
         return {backend_->alltoall_base(target, source, out, in), what, this, {sent, received}};
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(describe_failure(what, error.what()));
     }
 }
@@ -366,6 +378,7 @@ PendingCollective RankGroup::start_row_exchange(const RowStream& sent, std::span
     try {
         return {by_rows->exchange_rows(sent, in, bytes, out), "exchange", this, {received}};
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(describe_failure("exchange", error.what()));
     }
 }
@@ -387,6 +400,7 @@ void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
     try {
         backend_->broadcast(tensors, options)->wait();
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(describe_failure("broadcast", error.what()));
     }
 }
@@ -421,6 +435,7 @@ void RankGroup::barrier() const
     try {
         backend_->barrier()->wait();
     } catch (const std::exception& error) {
+        rethrow_own_failure(error);
         throw CommunicationError(describe_failure("barrier", error.what()));
     }
 }

@@ -312,9 +312,8 @@ void require_not_recording(const at::Device& device)
     const auto transports = Transports::all().get();
     const auto found = transports.find(device.type());
     if (found == transports.end() || !found->second.is_recording || !found->second.is_recording()) return;
-    throw CommunicationError("messages of " + device.str() +
-                             " go by way of the host, which a graph cannot record: the ranks share a device, or a rank has no " + found->second.name +
-                             ". Give each rank a device of its own, or run the step without a graph.");
+    throw InvalidInput("messages of " + device.str() + " go by way of the host, which a graph cannot record: the ranks share a device, or a rank has no " +
+                       found->second.name + ". Give each rank a device of its own, or run the step without a graph.");
 }
 
 c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backend> host)

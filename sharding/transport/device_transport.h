@@ -49,7 +49,7 @@ c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::B
 /// `carrier_of`.
 c10d::Backend* device_backend_of(c10d::Backend& group, const at::Device& device);
 
-/// @throws CommunicationError if what this thread gives a device is recorded, where its tensors go by way of the host
+/// @throws InvalidInput if what this thread gives a device is recorded, where its tensors go by way of the host
 void require_not_recording(const at::Device& device);
 
 /// A group that sends all tensors by `host`, those of devices through copies in host memory. It is a RowExchange where `host` is one.
