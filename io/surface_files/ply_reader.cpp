@@ -130,6 +130,7 @@ private:
 
     void read_element(Element& element)
     {
+        if (element.properties.empty()) return;  // whatever their number, its rows are nothing
         for (std::int64_t row = 0; row < element.count; ++row) {
             for (Property& property : element.properties) {
                 if (!property.count_type) {
@@ -238,13 +239,15 @@ private:
         auto points = take(vertices, "Points", {"x", "y", "z"});
         if (points && (points->type() == ScalarType::Float32 || points->type() == ScalarType::Float64)) return std::move(*points);
         if (points) return DataArray::from("Points", points->to_doubles(), 3);
-        std::vector<double> coordinates(3 * static_cast<std::size_t>(vertices.count));
-        for (std::size_t axis = 0; axis < 3; ++axis) {
-            const std::string name(1, "xyz"[axis]);
-            const auto values = take(vertices, name, {name});
+        std::vector<DataArray> axes;
+        for (const char* name : {"x", "y", "z"}) {
+            auto values = take(vertices, name, {name});
             if (!values) fail("has no x, y and z that are numbers on its vertices");
-            for (std::int64_t row = 0; row < vertices.count; ++row) coordinates[3 * row + axis] = values->value(row);
+            axes.push_back(std::move(*values));
         }
+        std::vector<double> coordinates;
+        for (std::int64_t row = 0; row < vertices.count; ++row)
+            for (const DataArray& axis : axes) coordinates.push_back(axis.value(row));
         return DataArray::from("Points", std::move(coordinates), 3);
     }
 
