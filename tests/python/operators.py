@@ -6,6 +6,7 @@ operator is refused by name. No wrong number, no crash, no hang.
     operators.py                          draws a few samples, dimensions and modes of each operator; ends with 1 if one of them failed
     operators.py --seed 5                 other ones
     operators.py --draws 0                all of them (half an hour)
+    operators.py --seconds 300            stops then, and tells of those that were reached
     operators.py --only add nn.functional.conv2d --modes input out
 
 A crash or a hang ends the ranks; they start again behind the operator."""
@@ -16,6 +17,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 
 import run
 
@@ -37,13 +39,17 @@ def run_all(options, log):
     """Lines of rank 0, and a line for each operator that ended the ranks. None if the package is not there."""
     order = {"log": str(log), "first": 0, "only": options.only, "modes": options.modes, "draws": options.draws, "seed": options.seed, "types": options.types}
     broken = []
+    end = time.monotonic() + options.seconds
     while True:
         os.environ["MESHARD_TEST_OPERATORS"] = json.dumps(order)
-        code = run.launch("operators_test.py", options.ranks, [], seconds=4 * 3600)
+        code = run.launch("operators_test.py", options.ranks, [], seconds=max(1, end - time.monotonic()))
         if code == run.SKIPPED:
             return None
         lines = lines_of(log, options.ranks)
-        if code == 0:
+        is_over = time.monotonic() >= end
+        if is_over:
+            print(f"stopped after {options.seconds} s at {lines[0][-1]['op'] if lines[0] else 'the first operator'}")
+        if code == 0 or is_over:
             return [line for line in lines[0] if line["verdict"] != "began"] + [line for rank in lines[1:] for line in rank if line["verdict"] not in GOOD] + broken
         last = max((rank[-1] for rank in lines if rank), key=lambda line: (line["number"], line["verdict"] == "began"), default=None)
         if last is None:
@@ -60,6 +66,7 @@ def main():
     parser.add_argument("--only", nargs="+", default=[], metavar="OPERATOR")
     parser.add_argument("--types", nargs="+", default=TYPES, help="each operator takes the first of these that it can")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES)
+    parser.add_argument("--seconds", type=int, default=4 * 3600, help="that all of it takes at most")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         lines = run_all(options, pathlib.Path(folder) / "log")
