@@ -161,7 +161,7 @@ struct LogSums {
 
     TILE_FN void operator()(const Tile& tile, const Block& block) const
     {
-        constexpr int kSteps = D / 16, kLineX = kLine<T, D>;
+        constexpr int kLineX = kLine<T, D>;
         const int h = block.head(), S = points.num_slices;
         const Copies ring(block, block.team * Tables::bytes(points.table_rows));
         const Tables tables(block, points, nullptr);

@@ -299,19 +299,24 @@ void gelu_rows_backward_by(const Launcher& launcher, const GeluGradient& r)
         const auto* x = static_cast<const T*>(r.x);
         auto *gradient = static_cast<T*>(r.gradient), *y = static_cast<T*>(r.y);
         const auto threads = launcher.threads();
-        if (r.channels % Piece<T>::kCount != 0 || sizeof(T) == 8) {
+        const auto by_number = [&] {
             const auto count = r.rows * r.channels;
             if (count > 0) launcher.rows(GeluNumbersBackward<T>{x, gradient, y, count}, (count + threads - 1) / threads, 16, 1, 0);
-            return sum_rows_by<T>(launcher, gradient, r.sums, r.rows, r.channels);
+            sum_rows_by<T>(launcher, gradient, r.sums, r.rows, r.channels);
+        };
+        if constexpr (sizeof(T) == 8) {
+            by_number();
+        } else {
+            if (r.channels % Piece<T>::kCount != 0) return by_number();
+            const auto per_row = static_cast<int>(r.channels / Piece<T>::kCount), stripe = per_row < threads ? per_row : threads,
+                       chunks = (per_row + stripe - 1) / stripe;
+            const auto abreast = threads / stripe;
+            const auto parts = launcher.parts((r.rows + abreast - 1) / abreast, 8, chunks);
+            const auto memory = launcher.template numbers<N>(parts * r.channels);
+            const GeluRowsBackward<T> kernel{x, gradient, y, memory.data(), r.rows, static_cast<int>(r.channels), stripe};
+            if (r.rows > 0) launcher.rows(kernel, parts, 0, chunks, threads * Piece<T>::kCount * static_cast<int>(sizeof(N)));
+            add_parts(launcher, memory.data(), static_cast<N*>(r.sums), r.channels, r.rows > 0 ? static_cast<int>(parts) : 0);
         }
-        const auto per_row = static_cast<int>(r.channels / Piece<T>::kCount), stripe = per_row < threads ? per_row : threads,
-                   chunks = (per_row + stripe - 1) / stripe;
-        const auto abreast = threads / stripe;
-        const auto parts = launcher.parts((r.rows + abreast - 1) / abreast, 8, chunks);
-        const auto memory = launcher.template numbers<N>(parts * r.channels);
-        const GeluRowsBackward<T> kernel{x, gradient, y, memory.data(), r.rows, static_cast<int>(r.channels), stripe};
-        if (r.rows > 0) launcher.rows(kernel, parts, 0, chunks, threads * Piece<T>::kCount * static_cast<int>(sizeof(N)));
-        add_parts(launcher, memory.data(), static_cast<N*>(r.sums), r.channels, r.rows > 0 ? static_cast<int>(parts) : 0);
     });
 }
 

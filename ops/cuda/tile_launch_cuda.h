@@ -15,8 +15,18 @@ namespace meshard::tiles {
 constexpr int kSliceWarps = 4, kRowWarps = 8;
 constexpr std::int64_t kMostParts = 512;
 
+/// Blocks on a multiprocessor for which the compiler leaves registers: a third one only where it fits without spills.
+constexpr int resident_blocks(int wanted)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+    return wanted > 2 ? 2 : wanted;
+#else
+    return wanted;
+#endif
+}
+
 template <class Tile, class Kernel, int MinBlocks, int Team>
-__global__ void __launch_bounds__(kSliceWarps * 32, MinBlocks) run_slices(const __grid_constant__ Kernel kernel, int parts, int chunks)
+__global__ void __launch_bounds__(kSliceWarps * 32, resident_blocks(MinBlocks)) run_slices(const __grid_constant__ Kernel kernel, int parts, int chunks)
 {
     extern __shared__ __align__(16) char shared[];
     Tile tile;
