@@ -59,10 +59,8 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     app.add_option("--time", options.time, "time to read from a case, a series or a file with several times (default there: the first), as written there")
         ->type_name("T")
         ->default_str("the latest");
-    app.add_option(
-           "--join-points", options.join_points,
-           "join points at most TOL apart, in the mesh's unit (0: at the same place), so that the cells there become neighbours; the first of them keeps its\n"
-           "place and values")
+    app.add_option("--join-points", options.join_points,
+                   "join points at most TOL apart (the mesh's unit; 0: at one place), so that cells there become neighbours; the first one stays")
         ->type_name("TOL");
     add_compress_option(app, options.compress);
     app.add_option("--to", options.to, "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")->type_name("FORMAT");

@@ -32,7 +32,7 @@ struct TilePoints {
     int heads, num_slices, head_dim;  ///< head_dim: a multiple of 8, at most kMaxTileHead
 };
 
-inline constexpr int kMaxTileHead = 128;
+inline constexpr int kMaxTileHead = 128, kMaxWarmTileHead = 64;  // the latter with `warmth`
 
 /// Points in one row of `log_sums` and `warmth`.
 constexpr std::int64_t padded_points(std::int64_t count)

@@ -43,8 +43,8 @@ Rows<T> rows_of(const TileRows& rows)
 }
 
 /// Slices whose sums one warp keeps in registers.
-template <int D>
-constexpr int kChunk = D <= 32   ? 64
+template <TileMath M, int D, bool Warm>
+constexpr int kChunk = D <= 32   ? (M == TileMath::Float32 && Warm ? 32 : 64)
                        : D == 64 ? 32
                                  : 16;
 
@@ -78,16 +78,17 @@ void with_head(const TilePoints& points, const Work& work)
 {
     const int head_dim = points.head_dim;
     if (head_dim % 8 != 0 || head_dim < 8 || head_dim > kMaxTileHead) throw std::logic_error("heads of slice kernels have 8, 16, 24 ... 128 channels");
-    const auto wide = [&](auto is_warm) {
-        if (head_dim <= 32) return work(std::integral_constant<int, 32>(), is_warm);
-        if (head_dim <= 64) return work(std::integral_constant<int, 64>(), is_warm);
-        return work(std::integral_constant<int, 128>(), is_warm);
-    };
-    if (points.warmth) return wide(std::true_type());
+    if (points.warmth) {
+        if (head_dim > kMaxWarmTileHead) throw std::logic_error("slice kernels for points with temperatures have heads of at most 64 channels");
+        if (head_dim <= 32) return work(std::integral_constant<int, 32>(), std::true_type());
+        return work(std::integral_constant<int, 64>(), std::true_type());
+    }
     if constexpr (sizeof(typename Storage<M>::type) == 2) {
         if (head_dim <= 16) return work(std::integral_constant<int, 16>(), std::false_type());
     }
-    wide(std::false_type());
+    if (head_dim <= 32) return work(std::integral_constant<int, 32>(), std::false_type());
+    if (head_dim <= 64) return work(std::integral_constant<int, 64>(), std::false_type());
+    work(std::integral_constant<int, 128>(), std::false_type());
 }
 
 template <class Launcher, class N>
@@ -104,7 +105,7 @@ void sum_in_slices_by(const Launcher& launcher, const TilePoints& p, const TileR
     if (p.count == 0) return add_parts<Launcher, float>(launcher, nullptr, sums, size, 0);
     with_head<M>(p, [&](auto dim, auto is_warm) {
         constexpr bool kWarm = decltype(is_warm)::value;
-        constexpr int D = decltype(dim)::value, SC = kChunk<D>;
+        constexpr int D = decltype(dim)::value, SC = kChunk<M, D, kWarm>;
         using T = typename Storage<M>::type;
         const auto points = points_of<T>(p);
         const auto v = rows_of<const T>(values);
@@ -149,7 +150,7 @@ void find_slice_gradients_by(const Launcher& launcher, const TilePoints& p, cons
     if (p.count == 0) return add_parts<Launcher, float>(launcher, nullptr, slice_gradients, size, 0);
     with_head<M>(p, [&](auto dim, auto is_warm) {
         constexpr bool kWarm = decltype(is_warm)::value;
-        constexpr int D = decltype(dim)::value, SC = kChunk<D>, kInRegisters = 64;
+        constexpr int D = decltype(dim)::value, SC = kChunk<M, D, kWarm>, kInRegisters = 64;
         using T = typename Storage<M>::type;
         const auto points = points_of<T>(p);
         Gradients<T> of{g.states,

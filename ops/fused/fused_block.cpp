@@ -354,7 +354,8 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
         const auto* obstacle = weight->defined() ? obstacle_of_weight(points, *weight) : nullptr;
         if (obstacle) return obstacle;
     }
-    if (!points.is_cpu() && block.shape.head_dim > kMaxTileHead) return "its heads are too wide for the kernels of GPUs";
+    if (!points.is_cpu() && block.shape.head_dim > (block.shape.point_temperature ? kMaxWarmTileHead : kMaxTileHead))
+        return "its heads are too wide for the kernels of GPUs";
     if (!points.is_cpu() && block.shape.point_temperature && points.scalar_type() == at::kDouble)
         return "the kernels of GPUs have no temperatures of points in double precision";
     return obstacle_of_layout(points);

@@ -136,7 +136,7 @@ TEST_F(GpuTiles, AreNearLoopsInDouble)
         expect_slices_as_in_double<TileMath::Tf32>(s, false, 2.5e-3);
         expect_slices_as_in_double<TileMath::Float32>(s, false, 2e-5);
     }
-    for (const auto& s : {SliceSizes{1003, 2, 64, 32}, {700, 3, 512, 16}, {300, 2, 40, 128}}) {
+    for (const auto& s : {SliceSizes{1003, 2, 64, 32}, {700, 3, 512, 16}, {300, 2, 40, 64}}) {
         expect_slices_as_in_double<TileMath::Bfloat16>(s, true, 1.2e-2);
         expect_slices_as_in_double<TileMath::Float16>(s, true, 3e-3);
         expect_slices_as_in_double<TileMath::Tf32>(s, true, 2.5e-3);
