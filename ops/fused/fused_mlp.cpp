@@ -153,8 +153,10 @@ private:
 template <class Run>
 auto with_mlp_passes(const at::Tensor& x, const variable_list& weights, const ActivationFunction* activation, const Run& run)
 {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    if (!x.is_cpu()) return run(DeviceMlpPasses(x, weights));
+    if (!x.is_cpu()) {
+        const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+        return run(DeviceMlpPasses(x, weights));
+    }
     return x.scalar_type() == at::kDouble ? run(MlpPasses<double>(x, weights, activation)) : run(MlpPasses<float>(x, weights, activation));
 }
 
