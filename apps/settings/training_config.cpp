@@ -75,7 +75,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.wall", .meaning = "surfaces for sdf, wall_direction and domino below the root, e.g. body_*.stl, the last * is the id; without * one for all"},
     {.path = "data.wall_patches", .type = SettingType::TextList, .meaning = "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case"},
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
-    {.path = "data.orient", .fallback = "as-is", .words = "outward|as-is", .meaning = "what is done with polygons of surfaces and walls whose normals point inwards: they are turned outward, or kept as-is with a warning"},
+    {.path = "data.orient", .fallback = "as-is", .words = "outward|as-is", .meaning = "what is done with polygons of surfaces and walls whose normals point inwards: turned outward, or kept as-is with a warning"},
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
     {.path = "data.length", .fallback = "bounds", .meaning = "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table"},
     {.path = "data.reference.*", .type = SettingType::TextList, .meaning = "U_inf (a speed or a vector), rho, p_inf, T_inf, L: numbers or columns of the table; for drag and for targets without units"},

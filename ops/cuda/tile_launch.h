@@ -264,7 +264,7 @@ void normalize_rows_backward_by(const Launcher& launcher, const NormalizedRowsGr
                                            static_cast<int>(r.channels)};
         const auto parts = launcher.parts((r.rows + launcher.warps() - 1) / launcher.warps(), 6, 1);
         if constexpr (V == 0) {
-            if (r.before_sums && r.before) sum_rows_by<T>(launcher, r.before, r.before_sums, r.rows, r.channels);
+            if (r.before_sums) sum_rows_by<T>(launcher, r.before, r.before_sums, r.before ? r.rows : 0, r.channels);
             if (r.rows > 0) launcher.rows(kernel, parts, 0, 1, 0);
             if (r.result_sums) sum_rows_by<T>(launcher, r.result, r.result_sums, r.rows, r.channels);
         } else {

@@ -193,6 +193,9 @@ TEST(RowTiles, SumNothingToZero)
     std::vector<float> sums(8, NAN), others(8, NAN);
     normalize_rows_backward_by(launcher, {RowType::Float32, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, sums.data(), 0, 8});
     gelu_rows_backward_by(launcher, {RowType::Bfloat16, nullptr, nullptr, nullptr, others.data(), 0, 8});
+    std::vector<double> before(8, NAN), result(8, NAN);
+    normalize_rows_backward_by(launcher, {RowType::Float64, nullptr, nullptr, nullptr, nullptr, nullptr, before.data(), result.data(), 0, 8});
+    for (int c = 0; c < 8; ++c) EXPECT_EQ(std::abs(before[c]) + std::abs(result[c]), 0);
     for (int c = 0; c < 8; ++c) EXPECT_EQ(std::abs(sums[c]) + std::abs(others[c]), 0);
 }
 
