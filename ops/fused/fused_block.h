@@ -41,7 +41,7 @@ struct FusedOptions {
 /// The reason why the fused operators cannot compute a block, or an MLP, on these points (B, N, C), as a clause about the block ("its weights are sharded");
 /// null if they can. Points must be float or double, with type and device of the weights, and cut along batch or rows at most; under autocast to half precision
 /// (on CPUs bfloat16) they may have that type, too. Not under other autocast, in exact mode for float, or with sharded weights; on a GPU no
-/// heads of more than 128 channels.
+/// heads of more than 128 channels, or 64 where points have temperatures.
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block);
 const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp);
 
