@@ -57,7 +57,7 @@ void BlockWork::numbers(Operation::Kind kind, const std::string& part, double pe
     if (!operation.in_tile) operation.bytes = size_ * memory_accesses * points_;
 }
 
-/// The head's, padded on a GPU to rows of whole words.
+/// The head's outputs, which a GPU pads to rows of whole words.
 std::int64_t BlockWork::outputs() const
 {
     return form_ == WorkForm::Gpu ? (shape_.outputs + 7) / 8 * 8 : shape_.outputs;

@@ -22,7 +22,7 @@ at::Tensor rows_of_range(const at::Tensor& rows, const Tile& range)
     return rows.narrow(0, range.first, range.count);
 }
 
-/// Weight and bias of a product that takes what a norm gives without scale and shift: W diag(scale), b + W shift. Of the points' type, padded to `rows`.
+/// Weight and bias of a product that takes what a norm gives without scale and shift: W diag(scale), b + W shift. They have the type of the points.
 Affine<at::Tensor> folded(const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm, at::ScalarType type)
 {
     auto weight = at::empty_like(product.weight, product.weight.options().dtype(type));

@@ -72,7 +72,7 @@ inline SliceOutputs slice_oracle(const SliceSizes& sizes, const SliceInputs& in)
     return out;
 }
 
-/// Of the norm: |found - expected| / |expected|; 0 if both are.
+/// The error as a share of the norm, |found - expected| / |expected|; 0 where both are 0.
 inline double relative_error(const std::vector<double>& found, const std::vector<double>& expected)
 {
     double difference = 0, size = 0;

@@ -116,7 +116,7 @@ TEST(DeviceBlockSums, TravelBetweenRanks)
     });
 }
 
-/// Of the norm, of one gradient.
+/// How far one gradient is from what is expected, as a share of the norm.
 double distance_of(const at::Tensor& found, const at::Tensor& expected)
 {
     return ((found.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
