@@ -11,15 +11,6 @@ namespace {
 
 constexpr double kNormEpsilon = 1e-5;  // of torch::nn::LayerNorm
 
-template <class Work>
-void by_kernels(const at::Tensor& tensor, const Work& work)
-{
-    if (tensor.is_cpu())
-        work(HostExecutor());
-    else
-        on_gpu(tensor, work);
-}
-
 RowType row_type(const at::Tensor& x)
 {
     switch (x.scalar_type()) {

@@ -32,4 +32,14 @@ void on_gpu(const at::Tensor& tensor, const Work& work)
     with_host_access(tensor.device(), [&](const HostExecutor& executor) { work(executor); });
 }
 
+/// The same for tensors of the CPU, too, where the host runs the kernels.
+template <class Work>
+void by_kernels(const at::Tensor& tensor, const Work& work)
+{
+    if (tensor.is_cpu())
+        work(HostExecutor());
+    else
+        on_gpu(tensor, work);
+}
+
 }  // namespace meshard

@@ -8,16 +8,6 @@
 namespace meshard {
 namespace {
 
-/// Calls `work(executor)` with the executor of the tensor's device.
-template <class Work>
-void by_kernels(const at::Tensor& tensor, const Work& work)
-{
-    if (tensor.is_cpu())
-        work(HostExecutor());
-    else
-        on_gpu(tensor, work);
-}
-
 bool is_double(const at::Tensor& x)
 {
     return x.scalar_type() == at::kDouble;
