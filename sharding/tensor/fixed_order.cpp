@@ -54,7 +54,7 @@ OneSetting& one_setting()
 }
 
 /// Kernels that add whole numbers only, whose order makes no difference.
-constexpr std::array kCounting{"_histc_cuda"};
+constexpr std::array kCounting{"_histc_cuda with floating point input"};
 
 }  // namespace
 
