@@ -77,7 +77,7 @@ void tell_of_any_order(const std::string& name, const std::vector<c10::IValue>& 
 {
     if (!at::globalContext().deterministicAlgorithms()) return;
     const bool reduces = name != "aten::nll_loss2d_forward" || arguments[3].toInt() != at::Reduction::None;
-    if (name == "aten::histc") at::globalContext().alertNotDeterministic("_histc_cuda");
+    if (name == "aten::histc") at::globalContext().alertNotDeterministic("_histc_cuda with floating point input");
     if (name == "aten::median" && arguments.size() == 3) at::globalContext().alertNotDeterministic("median CUDA with indices output");
     if (without_fixed_order().count(name) > 0 && reduces) at::globalContext().alertNotDeterministic(name.substr(6) + "_cuda");
 }
