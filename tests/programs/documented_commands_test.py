@@ -61,7 +61,7 @@ def _put_flow(folder, word):
 INPUTS = {
     "car.vtp": _put("body.vtp"), "boundary_001.vtp": _put("body.vtp"), "my_car.stl": _put("body.stl"), "new.stl": _put("body.stl"), "car.stl": _put("body.stl"),
     "car.vtu": _put("box.vtu"), "huge.vtu": _put("box.vtu"), "volume.vtu": _put("box.vtu"), "raw.vtu": _put("box.vtu"), "t1.vtu": _put("box.vtu"),
-    "tets.vtu": _put("box.vtu"), "coarse.vtu": _put("box.vtu"), "zlib.vtu": lambda folder, word: subprocess.run([PROGRAM, "convert", sample("box.vtu"), folder / word, "--compress", "zlib"], check=True, capture_output=True),
+    "tets.vtu": _put("box.vtu"), "apart.vtu": _put("box.vtu"), "coarse.vtu": _put("box.vtu"), "zlib.vtu": lambda folder, word: subprocess.run([PROGRAM, "convert", sample("box.vtu"), folder / word, "--compress", "zlib"], check=True, capture_output=True),
     "shards/": _put("shards"), "shards": _put("shards"), "motorBike/": _put("motorBike"),
     "runs/ahmed": _put_run, "runs/car": _put_run, "runs/seed1": _put_run, "runs/seed2": _put_run, "runs/seed3": _put_run,
     "apps/sample/ahmed.yaml": _put_ahmed, "cases": _put_cases, "my_case.yaml": _put_configuration, "car.yaml": _put_configuration,

@@ -176,7 +176,7 @@ class StandIn(OnDevice):
                 found[what, operator] += int(number)
             copies[offload] = found
         more = {key: number - copies["false"][key] for key, number in copies["true"].items() if number > copies["false"][key] and key[0] != "launch"}
-        self.assertGreater(more.get(("copy", "copy_to_host_late"), 0), 2 * 10)  # in each of two steps
+        self.assertEqual(more.get(("copy", "copy_to_host_late"), 0), 2 * 7)  # in each of two steps the seven tensors of points that the block keeps
         self.assertEqual({what for what, _ in more}, {"copy"}, more)  # nothing waits for them
 
     def test_streams_with_the_losses_of_the_cpu(self):
@@ -288,7 +288,7 @@ class StepsFromAGraph(OnDevice):
         as_they_are = sum(number for (what, _), number in self.of_one_step(*words, after=8).items() if what == "launch")
         self.assertLess(launches, as_they_are / 2)
         waits = {key: number for key, number in found.items() if key[0] == "sync"}
-        self.assertEqual(waits, {("sync", "synchronize_event"): 2})
+        self.assertEqual(waits, {("sync", "synchronize_event"): 1})
 
     def test_are_refused_with_a_reason(self):
         words = ["train", "car.yaml", "training.max_steps=5", "training.num_epochs=5", *DRAWN, "training.graph_capture=true"]

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 import numpy as np
 import torch
 
-from . import _core, _meshes
+from . import _core, _mesh_functions, _meshes
 from ._core import DeviceMesh, InvalidInput
 from ._device_mesh import AnyMesh, own_mesh
 
@@ -59,7 +59,7 @@ class Shards(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> Any:
         path, (is_cloud, owned) = self.folders[index], self._rows_of_parts[index]
         part = _meshes.read_part(path, self._mesh.get_local_rank())
-        arrays = part.mesh.point_data if is_cloud else part.mesh.cell_data
+        arrays = _mesh_functions.Fields(part.mesh, "point" if is_cloud else "cell")
         points = np.asarray(part.mesh.points)
         places = points if is_cloud else _meshes.centroids(part.mesh).astype(points.dtype)
         case: dict[str, Any] = {"points": self._rows(places[:part.num_owned].reshape(-1, 3), owned)}

@@ -350,9 +350,9 @@ TEST(Views, LeadFromImagesToTokensAndBackWhereOneRankHoldsAll)
                                 extents[holder] = 16;
                             }
                             const auto spec = make_spec(mesh, {{Shard(dim), std::make_shared<Extents>(extents), 1}});
-                            at::manual_seed(3);
-                            const auto x = at::randn({1, in, 16, 16}, at::kDouble), to_patches = at::randn({16, in, 4, 4}, at::kDouble),
-                                       to_pixels = at::randn({16, out, 4, 4}, at::kDouble);
+                            auto generator = at::detail::createCPUGenerator(3);  // one for each rank: all draw the same numbers
+                            const auto x = at::randn({1, in, 16, 16}, generator, at::kDouble), to_patches = at::randn({16, in, 4, 4}, generator, at::kDouble),
+                                       to_pixels = at::randn({16, out, 4, 4}, generator, at::kDouble);
                             const auto apply = [&](const at::Tensor& image, const at::Tensor& pixels) {
                                 const auto patches = at::conv2d(image, to_patches, {}, 4);
                                 const auto tokens = patches.flatten(2).transpose(1, 2);
