@@ -5,6 +5,7 @@
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 namespace meshard {
 namespace {
@@ -196,6 +197,86 @@ void write_over(RuleCall& call)
     call.finish({self});
 }
 
+/// An argument whose rows are whole on every rank, in the type in which GPUs compute those of its type.
+at::Tensor wide_rows(const RuleCall& call, std::int64_t i)
+{
+    const auto tensor = call.tensor(i);
+    if (!tensor.defined()) return tensor;
+    const auto wide = tensor.to(at::toOpMathType(tensor.scalar_type()));
+    return is_sharded(wide) ? with_whole_lines(call, wide, wide.dim() - 1) : wide;
+}
+
+/// Parts of equal width of each row.
+std::vector<at::Tensor> parts_of_rows(const at::Tensor& rows, std::int64_t count)
+{
+    const auto width = rows.size(1) / count;
+    std::vector<at::Tensor> parts;
+    for (std::int64_t i = 0; i < count; ++i) parts.push_back(rows.narrow(1, i * width, width));
+    return parts;
+}
+
+/// Gates of a cell: products of input or state, with their biases if there are any.
+std::vector<at::Tensor> gates_of(const at::Tensor& products, const at::Tensor& bias, std::int64_t count)
+{
+    return parts_of_rows(bias.defined() ? products + bias : products, count);
+}
+
+/// _thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias?, hidden_bias?) -> hy, workspace: what GPUs compute in one kernel.
+void gru_cell(RuleCall& call)
+{
+    call.reduce(call.tensors());
+    const auto state = call.tensor(2), hx = wide_rows(call, 2);
+    const auto in = gates_of(wide_rows(call, 0), wide_rows(call, 3), 3), hidden = gates_of(wide_rows(call, 1), wide_rows(call, 4), 3);
+    const auto reset = (in[0] + hidden[0]).sigmoid(), update = (in[1] + hidden[1]).sigmoid(), candidate = (in[2] + reset * hidden[2]).tanh();
+    call.finish(
+        {(candidate + update * (hx - candidate)).to(state.scalar_type()), at::cat({reset, update, candidate, hx, hidden[2]}, 1).to(state.scalar_type())});
+}
+
+/// _thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias) -> gradients of input_gates, hidden_gates, hx, input_bias, hidden_bias
+void gru_cell_backward(RuleCall& call)
+{
+    call.reduce(call.tensors());
+    const auto type = call.tensor(0).scalar_type();
+    const auto gradient = wide_rows(call, 0);
+    const auto kept = parts_of_rows(wide_rows(call, 1), 5);
+    const auto &reset = kept[0], &update = kept[1], &candidate = kept[2], &hx = kept[3], &hidden = kept[4];
+    const auto of_update = gradient * (hx - candidate) * (1 - update) * update, of_candidate = gradient * (1 - update) * (1 - candidate * candidate),
+               of_reset = of_candidate * hidden * (1 - reset) * reset;
+    const auto in = at::cat({of_reset, of_update, of_candidate}, 1).to(type), of_hidden = at::cat({of_reset, of_update, of_candidate * reset}, 1).to(type);
+    const bool has_bias = call.arg(2).toBool();
+    call.finish({in, of_hidden, (gradient * update).to(type), has_bias ? in.sum(0) : at::Tensor(), has_bias ? of_hidden.sum(0) : at::Tensor()});
+}
+
+/// _thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias?, hidden_bias?) -> hy, cy, workspace
+void lstm_cell(RuleCall& call)
+{
+    call.reduce(call.tensors());
+    const auto type = call.tensor(2).scalar_type();
+    const auto in = gates_of(wide_rows(call, 0), wide_rows(call, 3), 4), hidden = gates_of(wide_rows(call, 1), wide_rows(call, 4), 4);
+    const auto input = (in[0] + hidden[0]).sigmoid(), forget = (in[1] + hidden[1]).sigmoid(), cell = (in[2] + hidden[2]).tanh(),
+               output = (in[3] + hidden[3]).sigmoid();
+    const auto cy = forget * wide_rows(call, 2) + input * cell;
+    call.finish({(output * cy.tanh()).to(type), cy.to(type), at::cat({input, forget, cell, output}, 1).to(type)});
+}
+
+/// _thnn_fused_lstm_cell_backward_impl(grad_hy?, grad_cy?, cx, cy, workspace, has_bias) -> gradients of the gates, cx, either bias
+void lstm_cell_backward(RuleCall& call)
+{
+    if (!call.tensor(0).defined() && !call.tensor(1).defined()) return call.finish({at::Tensor(), at::Tensor(), at::Tensor()});
+    call.reduce(call.tensors());
+    const auto type = call.tensor(4).scalar_type();
+    const auto cx = wide_rows(call, 2), shown = wide_rows(call, 3).tanh();
+    const auto kept = parts_of_rows(wide_rows(call, 4), 4);
+    const auto &input = kept[0], &forget = kept[1], &cell = kept[2], &output = kept[3];
+    const auto of_hy = call.tensor(0).defined() ? wide_rows(call, 0) : at::zeros_like(cx), of_shown = of_hy * output * (1 - shown * shown);
+    const auto of_cy = call.tensor(1).defined() ? of_shown + wide_rows(call, 1) : of_shown;
+    const auto gates = at::cat({of_cy * cell * (1 - input) * input, of_cy * cx * (1 - forget) * forget, of_cy * input * (1 - cell * cell),
+                                of_hy * shown * (1 - output) * output},
+                               1)
+                           .to(type);
+    call.finish({gates, (of_cy * forget).to(type), call.arg(5).toBool() ? gates.sum(0) : at::Tensor()});
+}
+
 const RuleRegistration r_glu("composed", {"aten::glu"}, glu);
 const RuleRegistration r_glu_backward("composed", {"aten::glu_backward"}, glu_backward);
 const RuleRegistration r_cross("composed", {"aten::linalg_cross"}, cross);
@@ -207,6 +288,10 @@ const RuleRegistration r_trace("composed", {"aten::trace"}, trace);
 const RuleRegistration r_isin("composed", {"aten::isin.Tensor_Tensor"}, isin);
 const RuleRegistration r_rot90("composed", {"aten::rot90"}, rot90);
 const RuleRegistration r_searchsorted("composed", {"aten::searchsorted.Tensor"}, searchsorted);
+const RuleRegistration r_gru("composed", {"aten::_thnn_fused_gru_cell"}, gru_cell);
+const RuleRegistration r_gru_backward("composed", {"aten::_thnn_fused_gru_cell_backward"}, gru_cell_backward);
+const RuleRegistration r_lstm("composed", {"aten::_thnn_fused_lstm_cell"}, lstm_cell);
+const RuleRegistration r_lstm_backward("composed", {"aten::_thnn_fused_lstm_cell_backward_impl"}, lstm_cell_backward);
 const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
 const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
 const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);

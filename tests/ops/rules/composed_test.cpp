@@ -78,6 +78,37 @@ const std::vector<NamedOperator>& composed_operators()
              const auto w = z * z.conj() + z.conj();
              return Tensors{at::view_as_real(w), w.abs(), at::view_as_real(z.transpose(0, 1)), at::real(at::polar(x[0].abs(), x[1]))};
          }},
+        // Sharded ones as GPUs compute them, in one kernel; plain ones as LibTorch composes them on CPUs.
+        {"cells of recurrent networks",
+         [](auto& x) {
+             const auto m = x[0].size(1);
+             const auto weights = [&](std::int64_t rows, double step) {
+                 return at::arange(rows * m, x[0].options().requires_grad(false)).mul(step).sin_().view({rows, m});
+             };
+             const auto bias = [&](std::int64_t gates) { return x[1].select(0, 0).repeat({gates}) * 0.5; };
+             const auto three = at::cat({x[0], x[1], x[0] * x[1]}, 1), four = at::cat({x[1], x[0], x[0] - x[1], x[0]}, 1);
+             const auto& state = x[1];
+             const auto same = [&](const at::Tensor& gates) { return at::eye(gates.size(1), x[0].options().requires_grad(false)); };
+             if (!is_sharded(state) && state.is_cpu()) {
+                 const auto [hy, cy] = at::lstm_cell(four, {x[0], state}, same(four), weights(4 * m, 0.3));
+                 const auto biased = at::lstm_cell(four, {x[0], state}, same(four), weights(4 * m, 0.3), bias(4), -bias(4) * 3);
+                 return Tensors{at::gru_cell(three, state, same(three), weights(3 * m, 0.7)),
+                                at::gru_cell(three, state, same(three), weights(3 * m, 0.7), bias(3), bias(3) * 2),
+                                hy,
+                                cy,
+                                std::get<0>(biased),
+                                std::get<1>(biased)};
+             }
+             const auto three_hidden = state.matmul(weights(3 * m, 0.7).t()), four_hidden = x[0].matmul(weights(4 * m, 0.3).t());
+             const auto [hy, cy, kept] = at::_thnn_fused_lstm_cell(four, four_hidden, state);
+             const auto biased = at::_thnn_fused_lstm_cell(four, four_hidden, state, bias(4), -bias(4) * 3);
+             return Tensors{std::get<0>(at::_thnn_fused_gru_cell(three, three_hidden, state)),
+                            std::get<0>(at::_thnn_fused_gru_cell(three, three_hidden, state, bias(3), bias(3) * 2)),
+                            hy,
+                            cy,
+                            std::get<0>(biased),
+                            std::get<1>(biased)};
+         }},
         {"losses by entries",
          [](auto& x) {
              const auto p = x[0].sigmoid(), t = x[1].detach().gt(0).to(x[0].scalar_type()), w = loss_weights(x[1]);
