@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     std::shared_ptr<const DeviceMesh> mesh;
     std::vector<std::string> names;
     std::vector<at::Tensor> parameters;
-    std::vector<GraphNode> accumulators;      // add to grad(); have our hooks
+    std::vector<GraphNode> pinned;            // nodes that add to grad() and must stay, with our hooks
     std::vector<AfterAccumulation> deferred;  // the user's, which want the reduced gradient
     std::vector<char> ready;                  // has its share of this backward
     std::vector<char> complete;               // its grad() is the reduced one of an earlier backward
@@ -82,9 +83,11 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     }
 
     /// Puts our hooks on the node that adds to grad(), behind those that users have on the parameter: theirs see the gradient of the whole, as does
-    /// `autograd::grad`. The node is another one when the parameter has got another type.
+    /// `autograd::grad`. Each graph makes a node of its own, which nobody may keep: it belongs to the stream on which the graph was made, and another one
+    /// cannot be recorded.
     void attach(std::size_t k);
-    void detach(std::size_t k);
+    void pin(std::size_t k);
+    void check_is_free(std::size_t k) const;
 
     /// This rank's share of the gradient: shares of all ranks of a domain add up to the whole.
     at::Tensor share_of(std::size_t k, const at::Tensor& gradient)
@@ -231,9 +234,14 @@ struct ReplicatedModule::BeforeAccumulation : torch::autograd::FunctionPreHook {
     std::size_t k;
 };
 
-/// On the parameter itself, where it stays when the node is replaced.
-struct ReplicatedModule::Reattachment : LastingHook {
-    Reattachment(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
+/// On the parameter itself: puts the other hooks on the node of each graph, before they are called. LibTorch's `register_hook` takes it away with all others
+/// that are there: then the present node stays, with our hooks.
+struct ReplicatedModule::Attachment : LastingHook {
+    Attachment(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
+    ~Attachment() override
+    {
+        if (const auto self = impl.lock()) self->pin(k);
+    }
 
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override
     {
@@ -272,29 +280,33 @@ void ReplicatedModule::EndOfBackward::reach()
 void ReplicatedModule::Impl::attach(std::size_t k)
 {
     const auto accumulator = torch::autograd::impl::grad_accumulator(parameters[k]);
-    if (!accumulator || accumulator == accumulators[k]) return;
+    if (!accumulator) return;
     for (const auto& hook : accumulator->pre_hooks()) {
-        const auto* other = dynamic_cast<const BeforeAccumulation*>(hook.get());
-        if (other && !other->impl.expired()) throw InvalidInput("replicate: the parameter '" + names[k] + "' was given to replicate before.");
+        const auto* own = dynamic_cast<const BeforeAccumulation*>(hook.get());
+        if (own && own->impl.lock().get() == this) return;
     }
-    detach(k);
-    accumulators[k] = accumulator;
     accumulator->add_pre_hook(std::make_unique<BeforeAccumulation>(weak_from_this(), k));
     accumulator->add_post_hook(std::make_unique<BehindAccumulation>(weak_from_this(), k));
 }
 
-void ReplicatedModule::Impl::detach(std::size_t k)
+void ReplicatedModule::Impl::pin(std::size_t k)
 {
-    if (!accumulators[k]) return;
-    std::erase_if(accumulators[k]->pre_hooks(), [this](const auto& hook) {
-        const auto* own = dynamic_cast<const BeforeAccumulation*>(hook.get());
-        return own && own->impl.lock().get() == this;
-    });
-    std::erase_if(accumulators[k]->post_hooks(), [this](const auto& hook) {
-        const auto* own = dynamic_cast<const BehindAccumulation*>(hook.get());
-        return own && own->impl.lock().get() == this;
-    });
-    accumulators[k] = {};
+    pinned[k] = torch::autograd::impl::grad_accumulator(parameters[k]);
+    attach(k);
+}
+
+void ReplicatedModule::Impl::check_is_free(std::size_t k) const
+{
+    const auto has = [](const auto& hooks, auto kind) {
+        return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+            const auto* other = dynamic_cast<const std::remove_pointer_t<decltype(kind)>*>(hook.get());
+            return other && !other->impl.expired();
+        });
+    };
+    const auto node = torch::autograd::impl::try_get_grad_accumulator(parameters[k]);
+    if (has(torch::autograd::impl::hooks(parameters[k]), static_cast<Attachment*>(nullptr)) ||
+        (node && has(node->pre_hooks(), static_cast<BeforeAccumulation*>(nullptr))))
+        throw InvalidInput("replicate: the parameter '" + names[k] + "' was given to replicate before.");
 }
 
 ReplicatedModule::ReplicatedModule(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -304,9 +316,8 @@ ReplicatedModule::~ReplicatedModule()
 {
     if (!impl_) return;
     for (std::size_t k = 0; k < impl_->parameters.size(); ++k) {
-        impl_->detach(k);
         std::erase_if(torch::autograd::impl::hooks(impl_->parameters[k]), [this](const auto& hook) {
-            const auto* own = dynamic_cast<const Reattachment*>(hook.get());
+            const auto* own = dynamic_cast<const Attachment*>(hook.get());
             return own && own->impl.lock() == impl_;
         });
     }
@@ -346,16 +357,16 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
     else if (options.broadcast_at_start)
         broadcast_module(module, mesh, options.source_rank);
 
-    impl->accumulators.resize(impl->parameters.size());
+    impl->pinned.resize(impl->parameters.size());
     impl->deferred.resize(impl->parameters.size());
     impl->ready.assign(impl->parameters.size(), false);
     impl->complete.assign(impl->parameters.size(), false);
     impl->plain.resize(impl->parameters.size());
     impl->make_buckets(options.bucket_bytes);
-    for (std::size_t k = 0; k < impl->parameters.size(); ++k) impl->attach(k);
+    for (std::size_t k = 0; k < impl->parameters.size(); ++k) impl->check_is_free(k);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
         // Beside those of Python, which `register_hook` would remove.
-        torch::autograd::impl::hooks(impl->parameters[k]).push_back(std::make_unique<ReplicatedModule::Reattachment>(impl, k));
+        torch::autograd::impl::hooks(impl->parameters[k]).push_back(std::make_unique<ReplicatedModule::Attachment>(impl, k));
     }
     return ReplicatedModule(std::move(impl));
 }

@@ -51,7 +51,7 @@ private:
     struct Impl;
     struct BeforeAccumulation;
     struct BehindAccumulation;
-    struct Reattachment;
+    struct Attachment;
     class EndOfBackward;
     explicit ReplicatedModule(std::shared_ptr<Impl> impl);
     std::shared_ptr<Impl> impl_;

@@ -89,6 +89,19 @@ TEST(Replicate, GivesTheSerialGradients)
     }
 }
 
+// Such a node belongs to the stream on which it was made: kept from one graph to the next, it would tie a step that a CUDA graph records to another stream.
+TEST(Replicate, LeavesEachGraphANodeOfItsOwn)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto net = small_network(0);
+        const auto replicated = replicate(*net, mesh);
+        for (int step = 0; step < 2; ++step) {
+            for (const auto& parameter : net->parameters()) EXPECT_FALSE(torch::autograd::impl::try_get_grad_accumulator(parameter));
+            net->forward(from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)})).pow(2).mean().backward();
+        }
+    });
+}
+
 TEST(Replicate, ShowsHooksTheGradientOfTheWhole)
 {
     const auto clamp_gradients = [](torch::nn::Sequential& net) {
