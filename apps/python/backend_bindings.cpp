@@ -108,8 +108,11 @@ public:
     {
         static const std::set<c10d::ReduceOp::RedOpType> operations = {c10d::ReduceOp::SUM, c10d::ReduceOp::MAX, c10d::ReduceOp::MIN};
         static const std::set<at::ScalarType> types = {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte};
-        if (!tensors[0].is_cpu())
-            return served(tensors[0], [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::allreduce, options); });
+        if (!tensors[0].is_cpu()) {
+            return contiguous(tensors, [&](Tensors& dense) {
+                return served(dense[0], [&](Backend& backend, HostCopies& here) { return with_list(here(dense), backend, &Backend::allreduce, options); });
+            });
+        }
         const bool is_known = operations.contains(options.reduceOp.op_) && types.contains(tensors[0].scalar_type());
         return contiguous(tensors, [&](Tensors& dense) {
             return is_known && dense.size() == 1 ? with_future(memory_->allreduce(dense, options), dense) : others_->allreduce(dense, options);
@@ -118,8 +121,11 @@ public:
 
     c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override
     {
-        if (!tensors[0].is_cpu())
-            return served(tensors[0], [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::broadcast, options); });
+        if (!tensors[0].is_cpu()) {
+            return contiguous(tensors, [&](Tensors& dense) {
+                return served(dense[0], [&](Backend& backend, HostCopies& here) { return with_list(here(dense), backend, &Backend::broadcast, options); });
+            });
+        }
         return contiguous(tensors, [&](Tensors& dense) {
             return dense.size() == 1 ? with_future(memory_->broadcast(dense, options), dense) : others_->broadcast(dense, options);
         });
@@ -272,7 +278,7 @@ private:
         return c10::make_intrusive<WorkWithFuture>(std::move(work), tensors);
     }
 
-    /// Both transports take the bytes from the first number on: what is not contiguous goes through a copy, without overlap with other work.
+    /// Transports take the bytes from the first number on: what is not contiguous goes through a copy, without overlap with other work.
     template <class Collective>
     static c10::intrusive_ptr<Work> contiguous(Tensors& tensors, const Collective& collective)
     {
