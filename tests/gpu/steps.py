@@ -47,7 +47,7 @@ class Day:
     """Where steps run, and what they found."""
 
     def __init__(self, options):
-        self.device, self.is_short, self.out = options.device, options.short, options.out
+        self.device, self.is_short, self.only, self.out = options.device, options.short, options.only, options.out
         self.programs = options.programs
         self.deadline = time.monotonic() + PHASE_SECONDS
         self.limit = 0                  # of the step that runs, as of time.monotonic()
@@ -663,7 +663,7 @@ def run_phase(day, phase):
     results = {}
     with open(day.out / f"{phase}.log", "w") as day.log:
         for name, seconds, step in PHASES[phase]:
-            if day.is_short and name in NOT_SHORT:
+            if (day.is_short and name in NOT_SHORT) or (day.only and name not in day.only):
                 continue
             start = time.monotonic()
             day.limit = min(day.deadline, start + seconds)
@@ -706,6 +706,7 @@ def main():
     parser.add_argument("--phase", choices=(*PHASES, "all"), default="all")
     parser.add_argument("--programs", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "build/gpu-results")
+    parser.add_argument("--only", action="append", metavar="STEP", choices=[name for steps in PHASES.values() for name, _, _ in steps], help="this step alone; may be repeated")
     parser.add_argument("--short", action="store_true", help="small models and few steps, for a dry run")
     options = parser.parse_args()
     if options.programs is None:

@@ -111,9 +111,9 @@ def _double(queue, back):
 def test_a_queue_of_processes():
     if rank() > 0:
         return
-    context = torch.multiprocessing.get_context("fork")
+    context = torch.multiprocessing.get_context("fork")   # whose processes cannot use a GPU
     queue, back = context.Queue(), context.Queue()
-    alone = meshard.distribute_tensor(whole, meshard.DeviceMesh.single(), [meshard.Shard(0)])
+    alone = meshard.distribute_tensor(whole.cpu(), meshard.DeviceMesh.single(), [meshard.Shard(0)])
     process = context.Process(target=_double, args=(queue, back))
     process.start()
     queue.put(alone)
