@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many kernels an attention block asks of a device, on the stand-in accelerator, which counts them.
+#include "ops/fused/fused_block.h"
+#include "tests/support/random_block.h"
+#include "tests/support/standin/standin.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+
+namespace meshard {
+namespace {
+
+constexpr std::int64_t kHeads = 2, kHeadDim = 8, kChannels = kHeads * kHeadDim;
+
+/// Attention among the tokens of a head, as Transolver has it.
+at::Tensor attend(const at::Tensor& tokens, const std::vector<at::Tensor>& weights)
+{
+    const auto parts = at::linear(tokens, weights[0]).chunk(3, -1);
+    return at::matmul(at::softmax(at::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1))), -1), parts[2]);
+}
+
+/// Kernels of forward and backward together, by name.
+std::map<std::string, std::int64_t> launches_of(std::int64_t num_points, at::ScalarType type, bool keep)
+{
+    const at::Device device(c10::kPrivateUse1, 0);
+    at::manual_seed(3);
+    auto block = random_block({.channels = kChannels, .heads = kHeads, .head_dim = kHeadDim, .slices = 8, .hidden = kChannels, .outputs = 0}, at::kFloat, 0.1);
+    const auto there = [&](const at::Tensor& weight) { return weight.defined() ? weight.detach().to(device).requires_grad_() : weight; };
+    block.weights = block.weights.map(there);
+    block.attend = attend;
+    block.attend_weights = {there(at::randn({3 * kHeadDim, kHeadDim}))};
+    block.epsilon = 1e-5;
+    const auto x = at::randn({1, num_points, kChannels}).to(type).to(device).requires_grad_();
+    loaded_standin()->reset_counters(0);
+    const auto result = fused_block(x, block, {.keep_activations = keep});
+    result.backward(at::ones_like(result));
+    return loaded_standin()->counters(0).launched;
+}
+
+TEST(DeviceLaunches, AreFewAndAsManyForAnyNumberOfPointsAndThreads)
+{
+    if (!loaded_standin()) GTEST_SKIP() << "only the stand-in accelerator counts what it is asked to do";
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+        for (const bool keep : {true, false}) {
+            SCOPED_TRACE(std::string(at::toString(type)) + (keep ? ", stored" : ", recomputed"));
+            const auto few = launches_of(1000, type, keep);
+            std::int64_t total = 0;
+            for (const auto& [name, number] : few) total += number;
+            EXPECT_GT(total, 40);
+            EXPECT_LE(total, 110);
+            EXPECT_EQ(launches_of(100'000, type, keep), few);
+            const auto threads = at::get_num_threads();
+            at::set_num_threads(16);
+            EXPECT_EQ(launches_of(1000, type, keep), few);
+            at::set_num_threads(threads);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace meshard
