@@ -7,6 +7,8 @@
 #include "models/registry/registry.h"
 #include "models/transolver/transolver.h"
 #include "partition/error.h"
+#include "sharding/memory/device_graph.h"
+#include "sharding/parameters/fused_adamw.h"
 #include "sharding/parameters/move_module.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -82,6 +84,28 @@ std::pair<double, double> errors_of(const TimedModel& timed, Precision precision
     } catch (const c10::OutOfMemoryError&) {
         return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
     }
+}
+
+/// Of a training step whose forward and backward are recorded, after some as they are on the same stream, and run as one launch.
+double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::AdamW& optimizer, const std::function<void()>& forward_and_backward)
+{
+    if (!can_record(device.type())) throw InvalidInput("--graph: work of the device '" + device.str() + "' cannot be recorded. Leave it out, or name a GPU.");
+    constexpr int kWarmUp = 2;
+    const OwnStream stream(device);
+    for (int i = 0; i < kWarmUp; ++i) {
+        optimizer.zero_grad();
+        forward_and_backward();
+    }
+    optimizer.zero_grad();  // the recording makes gradients of its own, which each run writes anew
+    DeviceGraph graph(device.type());
+    graph.record(forward_and_backward);
+    const auto step = median_of(num_repeats, [&] {
+        graph.run();
+        optimizer.step();
+        wait_for_device(device);
+    });
+    optimizer.zero_grad();
+    return step.wall;
 }
 
 constexpr std::int64_t kToldAroundBody = 7;  // place, normal, area
@@ -182,17 +206,18 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
             .num_points = num_cells};
 }
 
-ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device)
+ModelTimes time_model(const TimedModel& timed, const ModelRun& run, c10::Device device)
 {
+    const auto precision = run.precision;
     const auto done = [&] { wait_for_device(device); };
     if (!device.is_cpu()) {
         auto* const allocator = c10::getDeviceAllocator(device.type());
         allocator->emptyCache();
         allocator->resetPeakStats(device.index());
     }
-    set_memory(*timed.module, memory);
-    torch::optim::AdamW optimizer(timed.module->parameters(), torch::optim::AdamWOptions(1e-3));
-    const auto target = inference_only ? torch::Tensor() : torch::rand(timed.result_shape, device);
+    set_memory(*timed.module, run.memory);
+    const auto optimizer = make_adamw(timed.module->parameters(), torch::optim::AdamWOptions(1e-3));
+    const auto target = run.inference_only ? torch::Tensor() : torch::rand(timed.result_shape, device);
 
     const auto predict = [&] {
         const PrecisionGuard guard(precision, device.type());
@@ -204,21 +229,25 @@ ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision prec
     times.num_threads = at::get_num_threads();
     times.training_gflop = 3 * timed.forward_flops * 1e-9;
     times.bytes_before = memory_in_use(device).now;
-    if (!inference_only) {
-        const auto step = median_of(num_repeats, [&] {
-            optimizer.zero_grad();
-            const auto loss = mean_squared_error(predict(), target);
-            (scale == 1 ? loss : loss * scale).backward();
-            optimizer.step();
+    const auto forward_and_backward = [&] {
+        const auto loss = mean_squared_error(predict(), target);
+        (scale == 1 ? loss : loss * scale).backward();
+    };
+    if (!run.inference_only) {
+        const auto step = median_of(run.num_repeats, [&] {
+            optimizer->zero_grad();
+            forward_and_backward();
+            optimizer->step();
             done();
         });
         times.training_seconds = step.wall;
         times.training_cpu_seconds = step.cpu;
     }
+    if (run.from_graph) times.graph_seconds = seconds_from_graph(device, run.num_repeats, *optimizer, forward_and_backward);
     {
         const torch::NoGradGuard no_grad;
         timed.module->eval();
-        const auto inference = median_of(num_repeats, [&] {
+        const auto inference = median_of(run.num_repeats, [&] {
             predict();
             done();
         });
@@ -226,7 +255,8 @@ ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision prec
         times.inference_cpu_seconds = inference.cpu;
     }
     times.peak_bytes = memory_in_use(device).peak;
-    if (precision != Precision::Float32 && !inference_only) std::tie(times.output_error, times.gradient_error) = errors_of(timed, precision, target, device);
+    if (precision != Precision::Float32 && !run.inference_only)
+        std::tie(times.output_error, times.gradient_error) = errors_of(timed, precision, target, device);
 
     allow_tf32(false);
     const std::int64_t n = device.is_cuda() ? 8192 : 1024;

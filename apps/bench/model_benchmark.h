@@ -43,6 +43,7 @@ struct ModelTimes {
     int num_threads = 1;
     double training_seconds = 0;  ///< a step: forward, backward, AdamW; 0 if it was not run
     double training_cpu_seconds = 0;
+    double graph_seconds = 0;  ///< the same with forward and backward as one recorded launch; 0 if it was not run
     double inference_seconds = 0;
     double inference_cpu_seconds = 0;
     double sgemm_gflops = 0;        ///< of 1024 x 1024 matrices, all threads; on a GPU of 8192 x 8192
@@ -53,10 +54,20 @@ struct ModelTimes {
     double output_error = 0, gradient_error = 0;
 };
 
-/// Medians over `num_repeats`, after one of each that is not counted if there are several. From then on products in single precision are what `precision` says
+/// How a model is run.
+struct ModelRun {
+    MemoryMode memory = MemoryMode::Stored;
+    Precision precision = Precision::Float32;
+    bool inference_only = false;
+    bool from_graph = false;  ///< a training step is timed from a recording (DeviceGraph), too
+    int num_repeats = 1;
+};
+
+/// Medians over the repeats, after one of each that is not counted if there are several. From then on products in single precision are what the precision says
 /// (`allow_tf32`).
 /// @param device   where the model and its inputs lie: the CPU, or a device, whose cached memory is given back first
 /// @throws c10::OutOfMemoryError if the steps do not fit
-ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device = c10::kCPU);
+/// @throws Error for a recording on a device whose work cannot be recorded
+ModelTimes time_model(const TimedModel& timed, const ModelRun& run, c10::Device device = c10::kCPU);
 
 }  // namespace meshard

@@ -4,6 +4,7 @@
 #include "apps/bench/rank_timing.h"
 #include "models/layers/metrics.h"
 #include "models/transolver/transolver.h"
+#include "sharding/parameters/fused_adamw.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -18,11 +19,11 @@ namespace {
 /// A model with its optimiser.
 struct Trainee {
     Transolver model;
-    torch::optim::AdamW optimizer;
+    std::unique_ptr<torch::optim::AdamW> optimizer;
     at::Device device;
 
     Trainee(const TransolverOptions& options, const at::Device& device)
-        : model(moved(options, device)), optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3)), device(device)
+        : model(moved(options, device)), optimizer(make_adamw(model->parameters(), torch::optim::AdamWOptions(1e-3))), device(device)
     {
     }
 
@@ -35,9 +36,9 @@ struct Trainee {
 
     void step(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& target)
     {
-        optimizer.zero_grad();
+        optimizer->zero_grad();
         mean_squared_error(model->forward(fx, embedding), target).backward();
-        optimizer.step();
+        optimizer->step();
         wait_for_device(device);
     }
 };

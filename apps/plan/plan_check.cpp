@@ -5,6 +5,7 @@
 #include "models/layers/memory_mode.h"
 #include "models/layers/metrics.h"
 #include "models/registry/registry.h"
+#include "sharding/parameters/fused_adamw.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -74,16 +75,16 @@ void check_step(CheckedStep& step, const std::shared_ptr<const DeviceMesh>& mesh
     auto model = make_model(planned.name, planned.arguments);
     set_memory(*model.module, step.memory);
     const auto replicated = replicate(*model.module, mesh);
-    torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-4));
+    const auto optimizer = make_adamw(model.module->parameters(), torch::optim::AdamWOptions(1e-4));
     const PointInputs inputs{.embedding = rows(widths.inputs), .positions = rows(3), .constants = {}, .time = {}};
     const auto target = rows(widths.outputs);
     model.module->train();
 
     const auto [wall, cpu] = least_seconds(*mesh, num_repeats, [&] {
-        optimizer.zero_grad();
+        optimizer->zero_grad();
         const auto loss = mean_squared_error(model.forward(inputs), target);
         loss.backward();
-        optimizer.step();
+        optimizer->step();
         auto report = torch::zeros({2}, torch::kDouble);  // as `train` tells the others
         mesh->all().all_reduce(report);
     });

@@ -34,7 +34,7 @@ struct BenchArguments {
     std::string model = "transolver", arguments;
     std::vector<std::int64_t> grid;
     std::string memory = "stored", precision = "float32", device = "auto";
-    bool inference_only = false;
+    bool inference_only = false, from_graph = false;
     std::int64_t num_rows = 1'000'000;
     int num_repeats = 0;
     int num_ranks = 0;
@@ -64,10 +64,12 @@ BenchArguments changed(BenchArguments run, const std::string& word)
             run.memory = value;
         } else if (name == "precision" && among(kPrecisionNames)) {
             run.precision = value;
+        } else if (name == "graph" && (value == "true" || value == "false")) {
+            run.from_graph = value == "true";
         } else {
             throw UsageError("--also " + part +
-                             ": expected NAME=VALUE of points, slices, hidden, layers or heads, memory (stored, recomputed, streamed, auto) or precision "
-                             "(float32, tf32, bfloat16, float16), e.g. points=100000,precision=tf32.");
+                             ": expected NAME=VALUE of points, slices, hidden, layers or heads, memory (stored, recomputed, streamed, auto), precision "
+                             "(float32, tf32, bfloat16, float16) or graph (true, false), e.g. points=100000,precision=tf32.");
         }
     }
     return run;
@@ -132,6 +134,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_option("--also", also, "for model: another run with these changes, e.g. points=100000,slices=512,memory=auto,precision=tf32; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NAME=VALUE,...");
+    app.add_flag("--graph", options.from_graph, "for model: the training step as one recorded launch, too; it takes its memory twice");
     app.add_flag("--inference", options.inference_only, "for model: no training step");
     app.add_option("--repeats", options.num_repeats, "pairs of runs that are timed")
         ->check(CLI::PositiveNumber)
@@ -144,6 +147,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
     if (options.what != "model" && (app.count("--model") > 0 || app.count("--arguments") > 0 || app.count("--grid") > 0))
         throw UsageError("--model, --arguments and --grid are for meshard bench model.");
+    if (options.from_graph && (options.what != "model" || options.inference_only)) throw UsageError("--graph is for training steps of meshard bench model.");
     const bool has_device = options.what == "step" || options.what == "model";
     if (!has_device && options.device == "auto") options.device = "cpu";
     if (!has_device && options.device != "cpu") throw UsageError("--device " + options.device + ": " + options.what + " is timed on CPUs. Leave it out.");
@@ -200,7 +204,13 @@ ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::s
         const auto model = model_to_time(arguments, device);
         name = model.name;
         num_points = model.num_points;
-        return time_model(model, memory_mode(memory), precision_named(arguments.precision), arguments.inference_only, arguments.num_repeats, device);
+        return time_model(model,
+                          {.memory = memory_mode(memory),
+                           .precision = precision_named(arguments.precision),
+                           .inference_only = arguments.inference_only,
+                           .from_graph = arguments.from_graph,
+                           .num_repeats = arguments.num_repeats},
+                          device);
     };
     const auto load = [&]() -> DeviceLoad {
         DeviceLoad of_run{.device = device,
@@ -264,6 +274,7 @@ void report_model(const BenchArguments& arguments, bool is_alone)
                                           {"threads", times.num_threads},
                                           {"training_us_per_point", microseconds(times.training_seconds)},
                                           {"training_cpu_us_per_point", microseconds(times.training_cpu_seconds)},
+                                          {"graph_us_per_point", microseconds(times.graph_seconds)},
                                           {"inference_us_per_point", microseconds(times.inference_seconds)},
                                           {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
                                           {"sgemm_gflops", times.sgemm_gflops},
@@ -283,6 +294,7 @@ void report_model(const BenchArguments& arguments, bool is_alone)
         if (times.training_gflop > 0) std::cout << ", " << fixed_text(100 * share, 0) << " % of the sgemm rate";
         std::cout << '\n';
     }
+    if (times.graph_seconds > 0) std::cout << "  from a graph    " << fixed_text(microseconds(times.graph_seconds), 1) << " us per point\n";
     std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us per point ("
               << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
               << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes per point besides the inputs, peak "

@@ -64,6 +64,7 @@ class DevicesOfOtherVerbs(Case):
         write_tensor(self.folder / "input.safetensors", "input", (4, 2))
         self.assert_fails(self.meshard("probe", "model.pt", "--input", "input.safetensors", "--shard", 0, "--device", "gpu"), 2, "device 'gpu' is not one of")
         self.assert_fails(self.meshard("bench", "model", "--device", "gpu"), 2, "device 'gpu' is not one of")
+        self.assert_fails(self.meshard("bench", "model", "--device", "cpu", "--points", 100, "--graph"), 3, "work of the device 'cpu' cannot be recorded")
         self.assert_fails(self.meshard("bench", "ghosts", "--device", "cuda"), 2, "ghosts is timed on CPUs")
         self.assertEqual(self.names(), ["input.safetensors"])
 

@@ -124,7 +124,7 @@ class StandIn(OnDevice):
                                   "--points")
 
     def test_bench_model_goes_on_after_a_run_that_does_not_fit(self):
-        result = self.on_device("bench", "model", "--points", 20000, "--repeats", 1, "--json", "--also", "points=500,precision=tf32", "--also",
+        result = self.on_device("bench", "model", "--points", 20000, "--repeats", 1, "--json", "--also", "points=500,precision=tf32,graph=true", "--also",
                                 "points=500,precision=float16", "--also", "points=4000,memory=auto", "--also", "points=500,memory=streamed,slices=8",
                                 MESHARD_STANDIN_MEMORY=str(32 << 20))
         self.assert_good(result)
@@ -135,6 +135,7 @@ class StandIn(OnDevice):
         self.assertLess(runs[2]["gradient_error"], 0.05)
         self.assertGreater(runs[2]["gradient_error"], 1e-5)
         self.assertEqual(runs[1]["output_error"], 0)   # on hosts products in TF32 are products in float32
+        self.assertEqual([run["graph_us_per_point"] > 0 for run in runs[1:]], [True, False, False, False])
         for run in runs[1:]:
             self.assertNotIn("error", run)
             self.assertGreater(run["training_us_per_point"], 0)
