@@ -18,7 +18,7 @@ struct CoefficientHeadImpl : torch::nn::Module {
     /// (B, N, features) to (B, coefficients)
     at::Tensor forward(const at::Tensor& features)
     {
-        const auto mean = features.to(torch::kFloat).sum(1) / static_cast<double>(features.size(1));  // (B, features)
+        const auto mean = features.to(hidden->weight.scalar_type()).sum(1) / static_cast<double>(features.size(1));  // (B, features)
         return out->forward(torch::gelu(hidden->forward(mean)));
     }
 

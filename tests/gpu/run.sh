@@ -9,6 +9,7 @@
 #   bash tests/gpu/run.sh --device cpu --short        here: a dry run in a minute; --device standin the same on the accelerator of the tests
 #
 # --only STEP      of the phase this step alone; may be repeated
+# --seconds N      time of a phase, 560 by default; what does not fit is left out
 # --programs DIR   folder of the programs; build/gpu-pack/bin, build/gpu/bin or build/release/bin, the first that is there
 # --out DIR        folder of the results; build/gpu-results
 # MESHARD_TORCH names the folder `torch` of LibTorch's wheel where it is neither in build/venv nor python3's own. MESHARD_GPU_ARCHITECTURES are those that
@@ -70,7 +71,7 @@ pack() {
 
 case ${1:-} in
   pack) pack; exit ;;
-  -h | --help) sed -n '3,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+  -h | --help) sed -n '3,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
 esac
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "run.sh: needs Python 3 ($python is not there). Set PYTHON=/path/to/python3." >&2; exit 2; }

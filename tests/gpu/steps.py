@@ -49,7 +49,7 @@ class Day:
     def __init__(self, options):
         self.device, self.is_short, self.only, self.out = options.device, options.short, options.only, options.out
         self.programs = options.programs
-        self.deadline = time.monotonic() + PHASE_SECONDS
+        self.deadline = time.monotonic() + options.seconds
         self.limit = 0                  # of the step that runs, as of time.monotonic()
         self.log = None
         self.torch = torch_folder()
@@ -713,6 +713,7 @@ def main():
     parser.add_argument("--programs", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "build/gpu-results")
     parser.add_argument("--only", action="append", metavar="STEP", choices=[name for steps in PHASES.values() for name, _, _ in steps], help="this step alone; may be repeated")
+    parser.add_argument("--seconds", type=float, default=PHASE_SECONDS, help="time of a phase; what does not fit is left out")
     parser.add_argument("--short", action="store_true", help="small models and few steps, for a dry run")
     options = parser.parse_args()
     if options.programs is None:

@@ -57,13 +57,15 @@ TEST(CoefficientHead, IsTwoLayersOfTheMeanOfTheLastChannels)
 
 TEST(CoefficientHead, ShardedIsSerialWithoutGathering)
 {
-    const auto embedding = torch::rand({1, 40, 6}), factors = torch::randn({1, 40, kHeadFields}), weights = torch::randn({1, 2});
+    const auto embedding = torch::rand({1, 40, 6}, torch::kDouble), factors = torch::randn({1, 40, kHeadFields}, torch::kDouble),
+               weights = torch::randn({1, 2}, torch::kDouble);
     const auto loss_of = [&](const FieldsAndCoefficients& found, const at::Tensor& of_fields) {
         return (found.fields * of_fields).sum() + (found.coefficients.square() * weights).sum();
     };
     for (const auto* name : {"transolver", "flare", "geotransolver"}) {
         auto serial = model_for_head(name);
         const auto predict_serial = add_coefficient_head(serial, kHeadFeatures, 2);
+        serial.module->to(torch::kDouble);
         const auto expected = predict_serial(inputs_for_head(embedding));
         const auto expected_loss = loss_of(expected, factors);
         expected_loss.backward();
@@ -71,6 +73,7 @@ TEST(CoefficientHead, ShardedIsSerialWithoutGathering)
             run_ranks(static_cast<int>(extents.size()), [&](std::shared_ptr<const DeviceMesh> mesh) {
                 auto model = model_for_head(name);
                 const auto predict = add_coefficient_head(model, kHeadFeatures, 2);
+                model.module->to(torch::kDouble);
                 {
                     torch::NoGradGuard no_grad;
                     const auto from = serial.module->named_parameters();
@@ -87,19 +90,19 @@ TEST(CoefficientHead, ShardedIsSerialWithoutGathering)
                 const auto loss = loss_of(found, shard(factors));
                 loss.backward();
 
-                EXPECT_TRUE(tensors_near(full_tensor(found.fields), expected.fields.detach(), 1e-5)) << name;
+                EXPECT_TRUE(tensors_near(full_tensor(found.fields), expected.fields.detach(), 1e-12)) << name;
                 const auto coefficients = is_sharded(found.coefficients) ? full_tensor(found.coefficients) : found.coefficients;
-                EXPECT_TRUE(tensors_near(coefficients, expected.coefficients.detach(), 1e-5)) << name;
-                EXPECT_NEAR((is_sharded(loss) ? full_tensor(loss) : loss).item<double>(), expected_loss.item<double>(), 1e-3);
+                EXPECT_TRUE(tensors_near(coefficients, expected.coefficients.detach(), 1e-12)) << name;
+                EXPECT_NEAR((is_sharded(loss) ? full_tensor(loss) : loss).item<double>(), expected_loss.item<double>(), 1e-10);
                 const auto gradients = serial.module->named_parameters();
                 for (const auto& item : model.module->named_parameters()) {
                     const auto found_gradient = item.value().grad(), expected_gradient = gradients[item.key()].grad();
                     if (!expected_gradient.defined()) continue;
                     // Keys' biases shift all weights of a softmax alike: their gradient is 0, and what is found of it rounding.
-                    if (expected_gradient.abs().max().item<double>() < 1e-6)
-                        EXPECT_LT(found_gradient.abs().max().item<double>(), 1e-6) << name << " " << item.key();
+                    if (expected_gradient.abs().max().item<double>() < 1e-14)
+                        EXPECT_LT(found_gradient.abs().max().item<double>(), 1e-14) << name << " " << item.key();
                     else
-                        EXPECT_TRUE(tensors_near(found_gradient, expected_gradient, 2e-4)) << name << " " << item.key();
+                        EXPECT_TRUE(tensors_near(found_gradient, expected_gradient, 1e-11)) << name << " " << item.key();
                 }
             });
         }
