@@ -470,15 +470,16 @@ def figures(runs, repeats=3, peers=None):
                 found[name_of(run)]["graph_points_per_second"] = 1e6 / one["graph_us_per_point"]
         for run, one in zip(peers, theirs):
             beside = found.setdefault(name_of(run), {})
+            key = "pytorch" if run.get("form") is None else "pytorch_" + run["form"]
             if "error" in one:
-                beside["pytorch"] = {"error": one["error"]}
+                beside[key] = {"error": one["error"]}
                 continue
             speed = {"form": one["form"], "points_per_second": 1e6 / one["training_us_per_point"], "inference_points_per_second": 1e6 / one["inference_us_per_point"]}
-            beside["pytorch" if run.get("form") is None else "pytorch_" + run["form"]] = speed
+            beside[key] = speed
             if "points_per_second" in beside and run.get("form") != "eager":
                 for kind in ("points_per_second", "inference_points_per_second"):
-                    key = kind.replace("points_per_second", "times_as_fast_as_compiled")
-                    beside[key] = min(beside.get(key, math.inf), beside[kind] / speed[kind])
+                    ratio = kind.replace("points_per_second", "times_as_fast_as_compiled")
+                    beside[ratio] = min(beside.get(ratio, math.inf), beside[kind] / speed[kind])
         if not any("points_per_second" in one for one in found.values()):
             raise Failed("; ".join(sorted({one.get("error", "no figure") for one in found.values()})))
         return found
