@@ -7,6 +7,7 @@
 #include "models/registry/registry.h"
 #include "models/transolver/transolver_options.h"
 #include "ops/fused/device_block.h"
+#include "ops/fused/device_stream.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 
@@ -175,7 +176,7 @@ private:
     void blocks(const BlockModel& model)
     {
         if (share_.memory == MemoryMode::Streamed) {
-            streamed_blocks(model);
+            on_cpu() ? streamed_blocks(model) : streamed_on_device(model);
         } else {
             inputs_mlp(model, 1);
             for (std::int64_t l = 0; l < model.layers; ++l) block_step(l + 1 == model.layers ? model.last : model.inner, model.noise);
@@ -253,6 +254,35 @@ private:
         inner.stream(real(model.inputs * (2 * L + 2) + (L + 1) * model.last.outputs), real(model.last.outputs));
     }
 
+    /// As DeviceStreamPasses: layer by layer, in backward from the nearest input that is kept.
+    void streamed_on_device(const BlockModel& model)
+    {
+        const auto L = model.layers, last_kept = (L - 1) / kStreamLayersApart * kStreamLayersApart;
+        const bool is_whole = share_.points <= real(kDeviceTilePoints);
+        const auto run = [&](std::int64_t l) {
+            auto of_block = block(l + 1 == L ? model.last : model.inner, model.noise);
+            of_block.project();
+            of_block.bring_back();
+        };
+        inputs_mlp(model, real(2 + std::min(L, kStreamLayersApart) + 1));
+        for (std::int64_t l = 0; l < L; ++l) {
+            block(l + 1 == L ? model.last : model.inner, model.noise).add_slice_sums();
+            run(l);
+        }
+        for (std::int64_t l = 0; l < last_kept; ++l) run(l);
+        for (std::int64_t l = 0; l < L; ++l) {
+            for (auto k = l / kStreamLayersApart * kStreamLayersApart; k < l; ++k) run(k);
+            auto of_block = block(l + 1 == L ? model.last : model.inner, model.noise);
+            of_block.project();
+            of_block.bring_back(/*with_result=*/false);
+            of_block.bring_back_backward(true, true);
+            if (!is_whole) of_block.project();
+            of_block.mix_backward();
+            of_block.add_slice_sums_backward(true);
+            of_block.stream(4 * real(model.inner.channels), 2 * real(model.inner.channels));
+        }
+    }
+
     /// As `kept` of BlockPasses on a CPU, and as LayerPoints on a GPU: what both norms give, the projections, what the states brought, the hidden row twice.
     void memory_of_blocks(const BlockModel& model)
     {
@@ -274,8 +304,8 @@ private:
         if (share_.memory == MemoryMode::Stored)
             memory.passing_per_point += size * in_backward;
         else
-            memory.workspace =
-                size * ((share_.memory == MemoryMode::Streamed ? L : 1) * per_block + in_backward) * std::min(real(kDeviceTilePoints), share_.points);
+            memory.workspace = size * (per_block + in_backward) * std::min(real(kDeviceTilePoints), share_.points);
+        if (share_.memory == MemoryMode::Streamed) memory.passing_per_point += size * C * real(2 + (model.layers - 1) / kStreamLayersApart);
     }
 
     void slice_messages(const BlockModel& model)

@@ -225,7 +225,7 @@ at::Tensor DeviceLayer::bring_back(LayerPoints& points, const at::Tensor& x, con
 
 void DeviceLayer::add(at::Tensor& to, const at::Tensor& gradient) const
 {
-    if (!collects_ || !gradient.defined()) return;
+    if (!gradient.defined()) return;
     if (to.defined())
         to.add_(gradient);
     else
@@ -234,7 +234,7 @@ void DeviceLayer::add(at::Tensor& to, const at::Tensor& gradient) const
 
 void DeviceLayer::add_product(at::Tensor& to, const at::Tensor& left, const at::Tensor& right) const
 {
-    if (collects_) add(to, sums_of_products(left, right));
+    add(to, sums_of_products(left, right));
 }
 
 DeviceLayer::Second DeviceLayer::second_backward(LayerPoints& points, const at::Tensor& result_gradient)
@@ -243,7 +243,7 @@ DeviceLayer::Second DeviceLayer::second_backward(LayerPoints& points, const at::
     if (shape_.outputs > 0) {
         const auto g = at::constant_pad_nd(result_gradient.to(type_), {0, rounded_up(shape_.outputs) - shape_.outputs});
         add_product(found_.head.weight, g, points.last.x_hat);
-        if (collects_) add(found_.head.bias, sums_of_rows(g));
+        add(found_.head.bias, sums_of_rows(g));
         stream = normal_rows_backward(at::mm(g, head_.weight), points.last, {});
     } else {
         stream = for_kernels(result_gradient.to(type_));
@@ -258,25 +258,27 @@ DeviceLayer::Second DeviceLayer::second_backward(LayerPoints& points, const at::
         const auto found = gradients_of({points.active}, inputs, {of_hidden});
         of_hidden = found[0].contiguous();
         if (points.parameter.defined()) add(found_.activation, found[1]);
-        if (collects_) hidden_sums = sums_of_rows(of_hidden);
+        hidden_sums = sums_of_rows(of_hidden);
     } else {
         active = points.active;
-        hidden_sums = gelu_backward_in_place(points.hidden, of_hidden, active.defined() || !collects_ ? nullptr : &active);
+        hidden_sums = gelu_backward_in_place(points.hidden, of_hidden, active.defined() ? nullptr : &active);
     }
-    if (collects_) {
-        add_product(found_.mlp_out.weight, stream, active);
-        add_product(found_.hidden.weight, of_hidden, points.residual.x_hat);
-        add(found_.hidden.bias, hidden_sums);
-    }
+    add_product(found_.mlp_out.weight, stream, active);
+    add_product(found_.hidden.weight, of_hidden, points.residual.x_hat);
+    add(found_.hidden.bias, hidden_sums);
     active.reset();
     points.active.reset();
     points.hidden.reset();
     at::Tensor mlp_out_sums, out_sums;
-    const auto x =
-        normal_rows_backward(at::mm(of_hidden, hidden_.weight), points.residual, stream, collects_ ? &mlp_out_sums : nullptr, collects_ ? &out_sums : nullptr);
+    const auto x = normal_rows_backward(at::mm(of_hidden, hidden_.weight), points.residual, stream, &mlp_out_sums, &out_sums);
     add(found_.mlp_out.bias, mlp_out_sums);
     add(found_.out.bias, out_sums);
     add_product(found_.out.weight, x, points.mixed);
+    return half_way(x);
+}
+
+DeviceLayer::Second DeviceLayer::half_way(const at::Tensor& x) const
+{
     return {x, at::mm(x, out_.t())};
 }
 
@@ -305,7 +307,7 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
         add(found_.slices.bias, found.bias);
         if (shape_.point_temperature) {
             of_warmth.push_back(found.warmth.narrow(1, 0, range.count).t());
-        } else if (collects_) {
+        } else {
             const auto totals = state_sums[static_cast<std::int64_t>(i)].select(2, shape_.head_dim).unsqueeze(1);  // (H, 1, S): weights of all points here
             add(found_.in.bias, at::cat({at::bmm(found.bias.unsqueeze(1), slices_).flatten(), at::bmm(totals, of_sums.narrow(2, 0, width_)).flatten()}));
         }
@@ -320,7 +322,7 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
             add(found_.temperature[i], found[i]);
         }
         of_projected.unflatten(1, {shape_.heads, width_}).narrow(2, 0, shape_.head_dim).add_(found.back().view({-1, shape_.heads, shape_.head_dim}));
-        if (collects_) add(found_.in.bias, sums_of_rows(of_projected));
+        add(found_.in.bias, sums_of_rows(of_projected));
     }
     add_product(found_.in.weight, of_projected, points.input.x_hat);
     return normal_rows_backward(at::mm(of_projected, in_.weight), points.input, second.x);

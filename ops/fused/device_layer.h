@@ -47,6 +47,9 @@ public:
     };
     Second second_backward(LayerPoints& points, const at::Tensor& result_gradient);
 
+    /// What `second_backward` returned, by its gradient of x.
+    Second half_way(const at::Tensor& x) const;
+
     /// Backward of the first half. @param state_sums   of this rank's points, as `sums_of` the mixed gradient gave them
     /// @param sums_gradient   (B, H, S, D + 1), of the sums of all points   @return the gradient of x (n, C)
     at::Tensor first_backward(LayerPoints& points, const at::Tensor& states, const at::Tensor& sums_gradient, const at::Tensor& state_sums,
@@ -54,9 +57,6 @@ public:
 
     /// Gradients of the weights from all calls of the two functions above, zero without any.
     BlockWeights<at::Tensor> weight_gradients() const;
-
-    /// Whether the gradients of weights are wanted from now on; they are at the start.
-    void collect_gradients(bool on) { collects_ = on; }
 
 private:
     void find_temperatures(LayerPoints& points, bool record) const;
@@ -76,7 +76,6 @@ private:
     Affine<at::Tensor> projection_, last_product_;  // of x_mid and features, and the head's: padded, before they are folded
     Affine<at::Tensor> in_, hidden_, head_;         // folded, of the points' type
     at::Tensor out_, mlp_out_, slices_;             // out_: (I, C)
-    bool collects_ = true;
     struct {
         Affine<at::Tensor> in, out, hidden, mlp_out, head, slices;
         std::vector<at::Tensor> temperature;  // temperature, then the layers that compute it

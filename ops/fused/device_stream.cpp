@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 namespace meshard {
 namespace {
 
@@ -55,105 +57,145 @@ LayerPoints DeviceStreamPasses::project(std::int64_t layer, const at::Tensor& x,
     return layers_[layer].project(x, {{tile.sample, 0, tile.count}}, noise, record);
 }
 
-/// The input of a layer at a tile's points, without history.
-at::Tensor DeviceStreamPasses::run_to(std::int64_t layer, const Tile& tile) const
+at::Tensor DeviceStreamPasses::output(std::int64_t layer, const at::Tensor& x, const Tile& tile) const
 {
-    const at::NoGradGuard no_grad;
-    auto x = begin(rows(points_, tile), tile);
-    for (std::int64_t k = 0; k < layer; ++k) {
-        auto points = project(k, x, tile, false);
-        x = layers_[k].bring_back(points, x, states_[k], false);
-    }
+    auto points = project(layer, x, tile, false);
+    return layers_[layer].bring_back(points, x, states_[layer], false);
+}
+
+/// The input of a layer at a tile's points, from the nearest one before it that is kept.
+at::Tensor DeviceStreamPasses::input(std::int64_t layer, const Tile& tile) const
+{
+    const auto kept = layer / kStreamLayersApart;
+    auto x = kept == 0 ? begin(rows(points_, tile), tile) : rows(inputs_[kept - 1], tile);
+    for (auto k = kept * kStreamLayersApart; k < layer; ++k) x = output(k, x, tile);
     return x;
+}
+
+void DeviceStreamPasses::go_to_first()
+{
+    x_ = at::empty({points_.size(0), points_.size(1), model_.blocks.front().shape.channels}, points_.options().dtype(type_));
+    for (const auto& tile : tiles_) rows(x_, tile).copy_(begin(rows(points_, tile), tile));
+}
+
+/// From the input of a layer to that of the next one.
+void DeviceStreamPasses::go_to_next(std::int64_t layer)
+{
+    for (const auto& tile : tiles_) {
+        const auto x = rows(x_, tile);
+        x.copy_(output(layer, x, tile));
+    }
 }
 
 std::vector<SliceStates> DeviceStreamPasses::find_states(const SpecPtr& rows_of_points, bool record)
 {
+    const at::NoGradGuard no_grad;
     const auto no_autocast = without_autocast();
     std::vector<SliceStates> slices;
+    go_to_first();
     for (std::int64_t l = 0; l < num_layers(); ++l) {
         const auto& block = model_.blocks[l];
         auto sums = at::zeros({points_.size(0), block.shape.heads, block.shape.slices, block.shape.head_dim + 1}, block.weights.norm1.weight.options());
         for (const auto& tile : tiles_) {
-            auto here = project(l, run_to(l, tile), tile, false);
+            auto here = project(l, rows(x_, tile), tile, false);
             sums[tile.sample].add_(layers_[l].feature_sums(here)[0]);
         }
         slices.emplace_back(sums, points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows_of_points, record);
         states_.push_back(slices.back().states());
+        if (l + 1 < num_layers()) go_to_next(l);
     }
     return slices;
 }
 
-at::Tensor DeviceStreamPasses::result() const
+at::Tensor DeviceStreamPasses::result()
 {
+    const at::NoGradGuard no_grad;
     const auto no_autocast = without_autocast();
     const auto top = num_layers() - 1;
+    if (!x_.defined()) {
+        go_to_first();
+        for (std::int64_t l = 0; l < top; ++l) go_to_next(l);
+    }
     const auto result = at::empty({points_.size(0), points_.size(1), model_.blocks[top].shape.out_channels()}, points_.options());
-    for (const auto& tile : tiles_) rows(result, tile).copy_(run_to(top + 1, tile));
+    for (const auto& tile : tiles_) rows(result, tile).copy_(output(top, rows(x_, tile), tile));
     return result;
 }
 
-/// Backward of one tile from the result to the output of a layer (-1: of the MLP), whose gradient it returns; that layer's activations are left in `last`. The
-/// gradients of the slice sums of all layers above are known from earlier sweeps. Each weight's gradient is added in the first sweep in which it is known: that
-/// of a layer's second half when the sweep ends at this layer, that of its first half in the next one.
-at::Tensor DeviceStreamPasses::sweep(std::int64_t layer, const Tile& tile, const at::Tensor& result_gradient, LayerPoints& last)
+/// Two passes over the tiles, between which the gradients of all tiles' slices are added: from the gradient of the layer's output to that of its input.
+void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates& slices, const at::Tensor& result_gradient,
+                                           std::vector<at::Tensor>& of_attention)
 {
-    const auto bottom = std::max<std::int64_t>(layer, 0), top = num_layers() - 1;
-    std::vector<LayerPoints> above;
-    auto x = run_to(bottom, tile);
-    for (auto k = bottom; k <= top; ++k) {
-        above.push_back(project(k, x, tile, true));
-        x = layers_[k].bring_back(above.back(), x, states_[k], true, /*finish=*/k < top);
+    auto& here = layers_[layer];
+    const auto& states = states_[layer];
+    const bool is_top = layer + 1 == num_layers();
+    auto state_sums = at::zeros_like(states);
+    std::vector<at::Tensor> tile_sums;
+    std::vector<LayerPoints> kept;  // of a single tile all, of several what is small
+    for (const auto& tile : tiles_) {
+        const auto x = rows(x_, tile), gradient = rows(gradient_, tile);
+        x.copy_(input(layer, tile));
+        auto points = project(layer, x, tile, true);
+        here.bring_back(points, x, states, /*record=*/true, /*finish=*/false);
+        const auto second = here.second_backward(points, is_top ? rows(result_gradient, tile) : gradient);
+        tile_sums.push_back(here.sums_of(points, second.mixed));
+        state_sums[tile.sample].add_(tile_sums.back()[0].narrow(2, 0, model_.blocks[layer].shape.head_dim));
+        gradient.copy_(second.x);
+        if (tiles_.size() > 1) {
+            LayerPoints small;
+            small.log_sums = std::move(points.log_sums);
+            points = std::move(small);
+        }
+        kept.push_back(std::move(points));
     }
-    auto g = rows(result_gradient, tile);
-    for (auto k = top; k > layer; --k) {
-        auto here = std::move(above.back());
-        above.pop_back();
-        layers_[k].collect_gradients(false);
-        const auto second = layers_[k].second_backward(here, g);
-        layers_[k].collect_gradients(k == layer + 1);
-        g = layers_[k].first_backward(here, states_[k], sums_gradients_[k], layers_[k].sums_of(here, second.mixed), second);
-        layers_[k].collect_gradients(true);
+    auto of_slices = slices.backward(state_sums);
+    round_totals(type_, states, slices.sums(), of_slices.states, of_slices.sums);
+    of_attention = std::move(of_slices.weights);
+
+    for (std::size_t i = 0; i < tiles_.size(); ++i) {
+        const auto& tile = tiles_[i];
+        const auto gradient = rows(gradient_, tile);
+        if (tiles_.size() > 1) {
+            auto again = project(layer, rows(x_, tile), tile, true);
+            again.log_sums = std::move(kept[i].log_sums);
+            kept[i] = std::move(again);
+        }
+        gradient.copy_(here.first_backward(kept[i], states, of_slices.sums, tile_sums[i], here.half_way(gradient)));
+        kept[i] = LayerPoints();
     }
-    if (layer >= 0) last = std::move(above.back());
-    return g;
 }
 
 StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points)
 {
+    const at::NoGradGuard no_grad;
     const auto no_autocast = without_autocast();
-    const auto& shape = model_.blocks.front().shape;
     StreamGradients found;
     found.attend_weights.resize(num_layers());
-    sums_gradients_.resize(num_layers());
     for (const auto& layer : slices) states_.push_back(layer.states());
 
-    LayerPoints last;
-    for (auto l = num_layers() - 1; l >= 0; --l) {
-        auto state_sums = at::zeros_like(states_[l]);
-        for (const auto& tile : tiles_) {
-            const auto g = sweep(l, tile, result_gradient, last);
-            const auto of_layer = layers_[l].second_backward(last, g);
-            state_sums[tile.sample].add_(layers_[l].sums_of(last, of_layer.mixed)[0].narrow(2, 0, shape.head_dim));
-        }
-        auto of_slices = slices[l].backward(state_sums);
-        round_totals(type_, states_[l], slices[l].sums(), of_slices.states, of_slices.sums);
-        sums_gradients_[l] = of_slices.sums;
-        found.attend_weights[l] = std::move(of_slices.weights);
+    const auto top = num_layers() - 1;
+    go_to_first();
+    for (std::int64_t l = 1; l <= top / kStreamLayersApart * kStreamLayersApart; ++l) {
+        go_to_next(l - 1);
+        if (l % kStreamLayersApart == 0) inputs_.push_back(x_.clone());
+    }
+    gradient_ = at::empty_like(x_);
+    for (auto l = top; l >= 0; --l) {
+        backward_of_layer(l, slices[l], result_gradient, found.attend_weights[l]);
+        inputs_.resize(std::min(inputs_.size(), static_cast<std::size_t>(std::max<std::int64_t>(l - 1, 0) / kStreamLayersApart)));
     }
 
     if (wants_points) found.points = at::empty_like(points_);
     for (const auto& weight : mlp_) found.mlp.push_back(at::zeros_like(weight));
     if (offset_.defined()) found.offset = at::zeros_like(offset_);
     for (const auto& tile : tiles_) {
-        const auto g = sweep(-1, tile, result_gradient, last);
         const at::AutoGradMode recording(true);
         const auto x = as_leaf(rows(points_, tile), wants_points);
         const auto result = begin(x, tile);
         std::vector<at::Tensor> inputs = mlp_;
         if (offset_.defined()) inputs.push_back(offset_);
         if (wants_points) inputs.push_back(x);
-        const auto gradients = gradients_of({result}, inputs, {g.to(result.scalar_type())});
+        const auto gradients = gradients_of({result}, inputs, {rows(gradient_, tile).to(result.scalar_type())});
+        const at::NoGradGuard adding;
         for (std::size_t i = 0; i < mlp_.size(); ++i) {
             if (gradients[i].defined()) found.mlp[i].add_(gradients[i]);
         }

@@ -18,8 +18,12 @@ struct StreamGradients {
     std::vector<std::vector<at::Tensor>> weights, attend_weights;  ///< by block
 };
 
-/// Forward and backward of `streamed_blocks` for GPUs: the same sweeps over tiles as on CPUs, a tile's layers by DeviceLayer. Beside points and result it
-/// needs the memory of one tile in all layers.
+/// Layers from one whose input backward keeps to the next.
+inline constexpr std::int64_t kStreamLayersApart = 4;
+
+/// Forward and backward of `streamed_blocks` for GPUs, layer by layer over tiles of the points, each by DeviceLayer. Beside points and result it needs the
+/// memory of one tile in one layer, and of each point rows of one layer's channels: in forward one, its input; in backward the same, its gradient, and the
+/// inputs of every fourth layer, from which those between are computed again.
 class DeviceStreamPasses {
 public:
     /// @param points   this rank's, plain   @param model   with this rank's weights
@@ -32,7 +36,7 @@ public:
     void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
 
     /// The model's result by the states that `find_states` or `set_states` gave.
-    at::Tensor result() const;
+    at::Tensor result();
 
     StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points);
 
@@ -41,8 +45,11 @@ private:
     at::Tensor rows(const at::Tensor& points, const Tile& tile) const;
     at::Tensor begin(const at::Tensor& points, const Tile& tile) const;
     LayerPoints project(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record) const;
-    at::Tensor run_to(std::int64_t layer, const Tile& tile) const;
-    at::Tensor sweep(std::int64_t layer, const Tile& tile, const at::Tensor& result_gradient, LayerPoints& last);
+    at::Tensor output(std::int64_t layer, const at::Tensor& x, const Tile& tile) const;
+    at::Tensor input(std::int64_t layer, const Tile& tile) const;
+    void go_to_first();
+    void go_to_next(std::int64_t layer);
+    void backward_of_layer(std::int64_t layer, const SliceStates& slices, const at::Tensor& result_gradient, std::vector<at::Tensor>& of_attention);
 
     at::Tensor points_;
     const StreamedModel& model_;
@@ -52,7 +59,9 @@ private:
     std::vector<at::Tensor> mlp_, used_mlp_;  // leaves, and the same in the type of the points
     at::Tensor offset_;                       // a leaf
     std::vector<DeviceLayer> layers_;
-    std::vector<at::Tensor> states_, sums_gradients_;  // by block
+    std::vector<at::Tensor> states_;  // by block
+    at::Tensor x_, gradient_;         // (B, n, C) of the present layer's input; the gradient of its output, later of its input
+    std::vector<at::Tensor> inputs_;  // (B, n, C) of layers 4, 8, ...
 };
 
 }  // namespace meshard

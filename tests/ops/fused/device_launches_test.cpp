@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many kernels an attention block asks of a device, on the stand-in accelerator, which counts them.
 #include "ops/fused/fused_block.h"
+#include "ops/fused/streamed_blocks.h"
 #include "tests/support/random_block.h"
 #include "tests/support/standin/standin.h"
 
@@ -24,18 +25,29 @@ at::Tensor attend(const at::Tensor& tokens, const std::vector<at::Tensor>& weigh
     return at::matmul(at::softmax(at::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1))), -1), parts[2]);
 }
 
-/// Kernels of forward and backward together, by name.
-std::map<std::string, std::int64_t> launches_of(std::int64_t num_points, at::ScalarType type, bool keep)
+const at::Device kDevice(c10::kPrivateUse1, 0);
+
+at::Tensor there(const at::Tensor& weight)
 {
-    const at::Device device(c10::kPrivateUse1, 0);
-    at::manual_seed(3);
+    return weight.defined() ? weight.detach().to(kDevice).requires_grad_() : weight;
+}
+
+FusedBlock block_there()
+{
     auto block = random_block({.channels = kChannels, .heads = kHeads, .head_dim = kHeadDim, .slices = 8, .hidden = kChannels, .outputs = 0}, at::kFloat, 0.1);
-    const auto there = [&](const at::Tensor& weight) { return weight.defined() ? weight.detach().to(device).requires_grad_() : weight; };
     block.weights = block.weights.map(there);
     block.attend = attend;
     block.attend_weights = {there(at::randn({3 * kHeadDim, kHeadDim}))};
     block.epsilon = 1e-5;
-    const auto x = at::randn({1, num_points, kChannels}).to(type).to(device).requires_grad_();
+    return block;
+}
+
+/// Kernels of forward and backward together, by name.
+std::map<std::string, std::int64_t> launches_of(std::int64_t num_points, at::ScalarType type, bool keep)
+{
+    at::manual_seed(3);
+    const auto block = block_there();
+    const auto x = at::randn({1, num_points, kChannels}).to(type).to(kDevice).requires_grad_();
     loaded_standin()->reset_counters(0);
     const auto result = fused_block(x, block, {.keep_activations = keep});
     result.backward(at::ones_like(result));
@@ -60,6 +72,39 @@ TEST(DeviceLaunches, AreFewAndAsManyForAnyNumberOfPointsAndThreads)
             at::set_num_threads(threads);
         }
     }
+}
+
+/// Passes over the points, products and kernels of ours, of a model of eight layers, streamed or with all that backward needs kept.
+std::int64_t passes_of_model(bool is_streamed, std::int64_t tile_points)
+{
+    at::manual_seed(3);
+    StreamedModel model;
+    model.mlp = {there(at::randn({kChannels, 3})), there(at::randn({kChannels})), there(at::randn({kChannels, kChannels})), there(at::randn({kChannels})), {}};
+    for (int l = 0; l < 8; ++l) model.blocks.push_back(block_there());
+    model.tile_points = tile_points;
+    const auto points = at::randn({1, 1000, 3}).to(kDevice);
+    loaded_standin()->reset_counters(0);
+    at::Tensor x;
+    if (is_streamed) {
+        x = streamed_blocks(points, model);
+    } else {
+        x = fused_mlp(points, model.mlp, {});
+        for (const auto& block : model.blocks) x = fused_block(x, block);
+    }
+    x.backward(at::ones_like(x));
+    const auto launched = loaded_standin()->counters(0).launched;
+    std::int64_t passes = 0;
+    for (const auto* name : {"aten::mm", "aten::addmm", "meshard::kernel"}) passes += launched.at(name);
+    return passes;
+}
+
+TEST(DeviceLaunches, OfAStreamedModelAreAtMostTwoAndAHalfTimesThoseOfAStoredOne)
+{
+    if (!loaded_standin()) GTEST_SKIP() << "only the stand-in accelerator counts what it is asked to do";
+    const auto stored = passes_of_model(false, 0);
+    EXPECT_GT(stored, 8 * 20);
+    EXPECT_LE(2 * passes_of_model(true, 0), 5 * stored);
+    EXPECT_LE(2 * passes_of_model(true, 250), 4 * 5 * stored);  // four tiles
 }
 
 }  // namespace

@@ -149,7 +149,16 @@ TEST_P(DeviceStream, SendsWhatTheHostSendsAndEqualsSerialOnUnevenRanks)
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, DeviceStream, testing::Combine(testing::Values(1, 3), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Models, DeviceStream, testing::Combine(testing::Values(1, 3, 9), testing::Bool()));
+
+TEST(StreamedByKernels, KeepsWhatOneTileHasComputed)
+{
+    auto made = make_stream(6, false, at::kDouble);
+    made.model.tile_points = 0;
+    made.points = made.points.narrow(0, 0, 1);
+
+    expect_stream_near(stream_outcome(made, streamed_blocks_by_kernels), stream_outcome(made, block_after_block), 1e-9);
+}
 
 TEST(StreamedByKernels, RefusesTemperaturesOfPoints)
 {
