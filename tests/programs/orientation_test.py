@@ -109,7 +109,8 @@ class Orientation(Steps):
         for sign in ("normals", "winding"):
             result = self.meshard("derive", "cases/run_4/boundary_4.vtp", "-o", "d.vtp", "--wall-distance", wall, "--sign", sign, "--at", "cells")
             self.assert_good(result)
-            self.assertIn("the surface is closed and its normals point inwards, so that signs are exchanged", result.err)
+            effect = "what is inside counts as outside there" if sign == "winding" else "signs are exchanged there"
+            self.assertIn(f"the surface is closed and its normals point inwards, so that {effect}", result.err)
             as_is = arrays_of(self.folder / "d.vtp")["Wall Distance"]
             result = self.meshard("derive", "cases/run_4/boundary_4.vtp", "-o", "d.vtp", "--wall-distance", wall, "--sign", sign, "--at", "cells", "--orient", "outward")
             self.assert_good(result)
