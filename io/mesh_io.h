@@ -16,7 +16,7 @@ namespace meshard {
 ///
 /// | extension     | what is read                                                                                   |
 /// | ------------- | ---------------------------------------------------------------------------------------------- |
-/// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed, zlib, lz4 (lzma by way of VTK)                   |
+/// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed, zlib, lz4, lzma                                |
 /// | .pvtu .pvtp   | their pieces as one mesh: ghosts (`vtkGhostType`) dropped; with `GlobalCellIds` and               |
 /// |               | `GlobalPointIds` rows in that order and shared points merged, else one piece after another        |
 /// | .vtk          | legacy, ascii or binary: polydata and unstructured grids (by way of VTK)                         |

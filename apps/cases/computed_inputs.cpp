@@ -55,7 +55,8 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
     if (file.empty() && patches.empty()) throw InvalidInput(volume.string() + ": the model is told distances to a surface, and there is none.");
     auto mesh = file.empty() ? read_mesh(volume, {.time = {}, .blocks = patches}) : read_mesh(file);
     auto facing = orient_surface(mesh, orient);
-    Wall wall{mesh.points.to_doubles(), surface_triangles(mesh), facing};
+    auto surface = surface_triangles(mesh);
+    Wall wall{std::move(surface.points), std::move(surface.triangles), facing};
     if (wall.triangles.empty()) {
         throw InvalidInput((file.empty() ? volume.string() + ", data.wall_patches" : file.string()) +
                            ": there are no polygons. Distances need a surface of them.");
@@ -145,7 +146,7 @@ std::string ComputedInputs::description() const
     std::string text;
     if (!point_normals.empty()) text += " normals unless " + point_normals;
     if (areas) text += " areas";
-    if (distances) text += " sdf";
+    if (distances) text += " sdf to triangles around means";
     if (directions) text += " wall_direction";
     if (orient == Orient::Outward) text += " turned outward with " + normals;
     if (text.empty()) return {};

@@ -353,7 +353,7 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
     DataFindings findings;
     judge_sign(
         findings, cases, [](const KnownCase& one) { return direction_of_normals(*one.figures); }, "normals", "normals point out of the body",
-        "normals point into the body", "Turn the polygons of these cases, or leave them out: a model that is told normals would learn both.");
+        "normals point into the body", "Set data.orient=outward, which turns them, or leave these cases out: a model that is told normals would learn both.");
     const auto along_normals = [](const KnownCase& one) {
         const auto& found = *one.figures;
         if (!(found.normals_length > 0) || std::abs(found.normals_along) < 0.5 * found.normals_length) return 0;
@@ -361,7 +361,7 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
     };
     const auto array = "the array " + data.normals;
     judge_sign(findings, cases, along_normals, "array_of_normals", (array + " agrees with the order of the points").c_str(),
-               (array + " points against the order of the points").c_str(), "Turn the array of these cases, or leave them out.");
+               (array + " points against the order of the points").c_str(), "Set data.orient=outward, which turns both, or leave these cases out.");
     if (layout.shear >= 0) {
         const auto sign_of_shear = [&](const KnownCase& one) {
             auto of_unit_area = settings;

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <set>
 
 namespace meshard {
 namespace {
@@ -189,10 +190,11 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
     }
 }
 
-static void warn_of_facing(const std::string& name, const SurfaceFacing& found, const FacingCounts& trained)
+/// @param told   what was said of the input already: a surface may be its own wall
+static void warn_of_facing(const std::string& name, const SurfaceFacing& found, const FacingCounts& trained, std::set<std::string>& told)
 {
     const auto fault = facing_fault(found, trained, "--orient outward turns it.");
-    if (!fault.empty()) warn("predict", name + ": " + fault);
+    if (!fault.empty() && told.insert(name + ": " + fault).second) warn("predict", name + ": " + fault);
 }
 
 std::int64_t memory_for_points(const World& world, const RankGroup& all)
@@ -232,6 +234,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto name = input.filename().string(), wall_name = options.wall.empty() ? name : options.wall.filename().string();
     const auto tells = [&](std::string_view what) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().tells(what); }); };
 
+    std::set<std::string> told_of_facing;
     Mesh whole;
     if (world.rank() == 0) {
         whole = read_mesh(input);
@@ -241,7 +244,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         }
         if (tells("normals") || options.with_forces) {
             const auto found = orient_surface(whole, orient_of(data), data.normals);
-            warn_of_facing(name, found, models.front().facing().surfaces);
+            warn_of_facing(name, found, models.front().facing().surfaces, told_of_facing);
         }
         for (const auto& model : models) {
             if (const auto normals = point_normals_in_use(model.data()); !normals.empty()) add_point_normals(whole, normals, input.string());
@@ -277,7 +280,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
             wall_patches = model.data().wall_patches;
             has_distances = true;
             const auto wall = read_wall(options.wall, input, wall_patches, orient_of(data));
-            if (world.rank() == 0) warn_of_facing(wall_name, wall.facing, model.facing().walls);
+            if (world.rank() == 0) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
             add_distances(subdomain.mesh, data.on_cells, wall, name, tells("wall_direction"));
         }
         const auto told = point_inputs(subdomain.mesh, rows, model.data(), frame, name);
@@ -287,7 +290,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         tell_of_case(inputs, model, value_of, device);
         if (model.takes_body()) {
             const auto wall = read_wall(options.wall, input, model.data().wall_patches, orient_of(data));
-            if (world.rank() == 0 && !model.data().needs_wall()) warn_of_facing(wall_name, wall.facing, model.facing().walls);
+            if (world.rank() == 0 && !model.data().needs_wall()) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
             inputs.body = case_body(wall, frame);
         }
         if (const auto* other = model.other_part()) {

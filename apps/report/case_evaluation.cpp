@@ -85,7 +85,8 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
 void note_facing(const std::string& where, const SurfaceFacing& found, const FacingCounts& trained, std::vector<std::string>& notes)
 {
     const auto fault = facing_fault(found, trained, "--orient outward turns it.");
-    if (!fault.empty()) notes.push_back(where + ": " + fault);
+    const auto note = where + ": " + fault;
+    if (!fault.empty() && std::ranges::find(notes, note) == notes.end()) notes.push_back(note);  // a surface may be its own wall
 }
 
 EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,

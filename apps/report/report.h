@@ -3,11 +3,13 @@
 
 #include "apps/evaluation/evaluation.h"
 #include "apps/report/case_pictures.h"
+#include "partition/mesh/surface_facing.h"
 #include "sharding/transport/launch.h"
 
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +36,7 @@ struct ReportOptions {
     std::vector<std::filesystem::path> runs;
     std::vector<std::string> cases = {};   ///< words as `judged_cases` takes them; of none: val and test
     std::vector<PlaneAcross> planes = {};  ///< through which volumes are looked at (`draw_case`)
+    std::optional<Orient> orient = {};     ///< what is done with surfaces that are inside out; without it what each run did in training
 };
 
 /// Evaluates each run on its cases, and writes report.html, report.json, cases.csv and the

@@ -284,7 +284,9 @@ Input read_input(const DeriveOptions& options)
         input.walls = read_walls(options.walls, options.mesh, options.orient);
         const auto facing = input.walls.facing.facing();
         if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))
-            warn("derive", "--wall-distance: " + meshard::describe(input.walls.facing) + ", so that signs are exchanged there. --orient outward turns them.");
+            warn("derive", "--wall-distance: " + meshard::describe(input.walls.facing) + ", so that " +
+                               (options.sign == "winding" ? "what is inside counts as outside there" : "signs are exchanged there") +
+                               ". --orient outward turns them.");
         if (options.sign == "normals" && !input.walls.facing.is_closed)
             warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding tolerates holes.");
     }

@@ -206,6 +206,9 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     if (facing.facing() == Facing::Inward || facing.facing() == Facing::Mixed)
         warn("forces", report.file + ": " + describe(facing) + ", so the pressure force has the wrong sign there unless the fluid is inside. " +
                            (facing.facing() == Facing::Inward ? "--flip-normals reverses them, --orient outward turns them." : "--orient outward turns them."));
+    if (report.edges.is_closed() && facing.facing() != Facing::Mixed && !areas_cancel(areas))
+        warn("forces", report.file + ": the surface is closed, but its areas do not cancel, so that a constant pressure pushes it: polygons are there twice or "
+                                     "within the body (`meshard info` counts some of them). Leave these out.");
 }
 
 ForcesReport compute(const std::string& file, const ForcesOptions& options)

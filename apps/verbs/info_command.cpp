@@ -71,7 +71,7 @@ Json to_json(const std::string& file, const MeshSummary& mesh)
                            {"non_manifold_edges", mesh.edges->num_non_manifold},
                            {"area", mesh.area},
                            {"normals", to_string(mesh.facing.facing())},
-                           {"enclosed_volume", mesh.edges->is_closed() ? Json(mesh.volume) : Json(nullptr)}};
+                           {"enclosed_volume", mesh.volume ? Json(*mesh.volume) : Json(nullptr)}};
     }
     json["memory_bytes"] = mesh.memory_bytes;
     return json;
@@ -105,12 +105,13 @@ void print_surface(const MeshSummary& mesh)
 {
     const SurfaceEdges& edges = *mesh.edges;
     std::cout << "  surface     ";
-    if (edges.is_closed()) {
-        std::cout << "closed, encloses " << number_text(std::abs(mesh.volume));
-    } else {
-        std::cout << "open, " << count_text(edges.num_boundary, "boundary edge");
-    }
     const auto facing = mesh.facing.facing();
+    if (!edges.is_closed())
+        std::cout << "open, " << count_text(edges.num_boundary, "boundary edge");
+    else if (mesh.volume)
+        std::cout << "closed, encloses " << number_text(std::abs(*mesh.volume));
+    else
+        std::cout << (facing == Facing::Mixed ? "closed" : "closed, but its areas do not cancel: polygons are there twice or within the body");
     if (facing == Facing::Inward) std::cout << ", normals point inwards";
     if (facing == Facing::Mixed)
         std::cout << ", normals of " << number_text(100 * mesh.facing.inward / (mesh.facing.inward + mesh.facing.outward)) << " % of the area point inwards";

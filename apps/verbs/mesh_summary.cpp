@@ -102,9 +102,10 @@ MeshSummary summarize(const Mesh& mesh)
 
     if (summary.dimension == 2) {
         summary.edges = surface_edges(mesh);
-        for (const Vector3& area : area_vectors(mesh)) summary.area += std::hypot(area[0], area[1], area[2]);
+        const auto areas = area_vectors(mesh);
+        for (const Vector3& area : areas) summary.area += std::hypot(area[0], area[1], area[2]);
         summary.facing = surface_facing(mesh);
-        if (summary.edges->is_closed()) summary.volume = enclosed_volume(mesh);
+        if (summary.edges->is_closed() && summary.facing.facing() != Facing::Mixed && areas_cancel(areas)) summary.volume = enclosed_volume(mesh);
     }
     summary.memory_bytes = bytes_of(mesh);
     return summary;

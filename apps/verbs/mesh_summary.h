@@ -43,7 +43,7 @@ struct MeshSummary {
     std::optional<SurfaceEdges> edges;  ///< if the cells of highest dimension are polygons
     double area = 0;                    ///< of its polygons
     SurfaceFacing facing;               ///< of the polygons
-    double volume = 0;                  ///< enclosed, if closed; negative if the normals point inwards
+    std::optional<double> volume;       ///< enclosed, negative if the normals point inwards; none of surfaces that enclose none or whose normals are mixed
     std::uint64_t memory_bytes = 0;     ///< of the mesh in this program
 };
 

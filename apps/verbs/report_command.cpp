@@ -6,11 +6,13 @@
 #include "apps/program/verbs.h"
 #include "apps/report/case_evaluation.h"
 #include "apps/report/report.h"
+#include "apps/verbs/orient_option.h"
 
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 namespace meshard {
 namespace {
@@ -21,6 +23,7 @@ struct ReportArguments {
     std::string output;
     std::vector<Threshold> thresholds;
     std::vector<PlaneAcross> planes;
+    std::optional<Orient> orient;
     int num_ranks = 0;
     std::string device = "auto";
 };
@@ -32,6 +35,7 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
                  "same numbers as report.json and cases.csv.",
                  "report");
     std::vector<std::string> bounds, planes;
+    std::string orient;
     app.add_option("runs", options.runs, "folders of runs of `meshard train`")->required()->type_name("RUN...");
     app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");
     app.add_option("--cases", options.cases, "train, val, test, all or ids of the run's cases, separated by commas")
@@ -46,11 +50,13 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
     app.add_option("--fail-if", bounds, "end with exit code 1 if this holds for a run, as evaluate has it, e.g. 'test.cd.mae>0.01'; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NUMBER>BOUND");
+    add_orient_option(app, orient, "what each run did in training (data.orient)");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
     if (!parse_arguments(app, arguments)) return false;
+    if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
     for (const auto& plane : planes) options.planes.push_back(PlaneAcross::from_text(plane));
     return true;
@@ -68,7 +74,7 @@ int report_command(std::span<const std::string> arguments)
     };
     const auto body = [&](World& world) {
         const auto folder = std::filesystem::absolute(options.output);
-        const auto of_runs = write_report({{options.runs.begin(), options.runs.end()}, options.cases, options.planes}, folder, world);
+        const auto of_runs = write_report({{options.runs.begin(), options.runs.end()}, options.cases, options.planes, options.orient}, folder, world);
         if (world.rank() != 0) return exit_code::ok;
         for (const auto& evaluations : of_runs) {
             for (const auto& evaluation : evaluations) std::cout << to_text(evaluation);

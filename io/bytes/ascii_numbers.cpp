@@ -37,7 +37,12 @@ std::string_view TextScanner::word()
 std::string_view TextScanner::line()
 {
     const std::size_t begin = at_;
-    const std::size_t end = text_.find('\n', begin);
+    std::size_t end = std::string_view::npos;
+    if (has_line_feeds_) {
+        end = text_.find('\n', begin);
+        has_line_feeds_ = end != std::string_view::npos;
+    }
+    if (!has_line_feeds_) end = text_.find('\r', begin);
     at_ = end == std::string_view::npos ? text_.size() : end + 1;
     auto line = text_.substr(begin, (end == std::string_view::npos ? text_.size() : end) - begin);
     if (line.ends_with('\r')) line.remove_suffix(1);
@@ -46,8 +51,8 @@ std::string_view TextScanner::line()
 
 bool TextScanner::at_line_end()
 {
-    while (at_ < text_.size() && text_[at_] != '\n' && is_space(text_[at_])) ++at_;
-    return at_ == text_.size() || text_[at_] == '\n';
+    while (at_ < text_.size() && !ends_a_line(at_) && is_space(text_[at_])) ++at_;
+    return at_ == text_.size() || ends_a_line(at_);
 }
 
 std::optional<double> unusual_number(std::string_view word)

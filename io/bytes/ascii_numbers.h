@@ -10,7 +10,7 @@
 
 namespace meshard {
 
-/// Reads words and numbers from text, separated by white space.
+/// Reads words and numbers from text, separated by white space. Lines end in a line feed, or, where none follows, in a carriage return (old Macintosh files).
 class TextScanner {
 public:
     explicit TextScanner(std::string_view text) : text_(text) {}
@@ -26,8 +26,11 @@ public:
     std::optional<T> number();
 
 private:
+    bool ends_a_line(std::size_t at) const { return text_[at] == '\n' || (text_[at] == '\r' && !has_line_feeds_); }
+
     std::string_view text_;
     std::size_t at_ = 0;
+    bool has_line_feeds_ = true;  // until none is found
 };
 
 /// Whether two words are the same but for the case of their ASCII letters.

@@ -11,6 +11,9 @@
 #ifdef MESHARD_WITH_LZ4
 #include <lz4.h>
 #endif
+#ifdef MESHARD_WITH_LZMA
+#include <lzma.h>
+#endif
 
 #include <algorithm>
 #include <limits>
@@ -56,6 +59,9 @@ bool is_available(Compression compression)
 #ifndef MESHARD_WITH_LZ4
     if (compression == Compression::Lz4) return false;
 #endif
+#ifndef MESHARD_WITH_LZMA
+    if (compression == Compression::Lzma) return false;
+#endif
     return compression != Compression::None;
 }
 
@@ -66,6 +72,8 @@ std::string_view vtk_compressor_name(Compression compression)
         return "vtkZLibDataCompressor";
     case Compression::Lz4:
         return "vtkLZ4DataCompressor";
+    case Compression::Lzma:
+        return "vtkLZMADataCompressor";
     default:
         return {};
     }
@@ -73,7 +81,16 @@ std::string_view vtk_compressor_name(Compression compression)
 
 std::uint64_t largest_ratio(Compression compression)
 {
-    return compression == Compression::Zlib ? 1032 : compression == Compression::Lz4 ? 255 : 1;
+    switch (compression) {
+    case Compression::Zlib:
+        return 1032;
+    case Compression::Lz4:
+        return 255;
+    case Compression::Lzma:
+        return 10000;  // of zeros some 7,000
+    default:
+        return 1;
+    }
 }
 
 std::size_t compressed_bound(Compression compression, std::size_t size)
@@ -121,6 +138,15 @@ bool decompress_block(Compression compression, std::span<const std::byte> in, st
     if (compression == Compression::Lz4 && in.size() <= most && out.size() <= most)
         return LZ4_decompress_safe(reinterpret_cast<const char*>(in.data()), reinterpret_cast<char*>(out.data()), static_cast<int>(in.size()),
                                    static_cast<int>(out.size())) == static_cast<int>(out.size());
+#endif
+#ifdef MESHARD_WITH_LZMA
+    if (compression == Compression::Lzma) {
+        std::uint64_t most_memory = 256U << 20;  // the highest preset takes 65 MiB, a damaged header may ask for 4 GiB
+        std::size_t read = 0, written = 0;
+        const auto result = lzma_stream_buffer_decode(&most_memory, 0, nullptr, reinterpret_cast<const std::uint8_t*>(in.data()), &read, in.size(),
+                                                      reinterpret_cast<std::uint8_t*>(out.data()), &written, out.size());
+        return result == LZMA_OK && read == in.size() && written == out.size();
+    }
 #endif
     return false;
 }

@@ -9,9 +9,9 @@
 
 namespace meshard {
 
-enum class Compression : std::uint8_t { None, Zlib, Lz4 };
+enum class Compression : std::uint8_t { None, Zlib, Lz4, Lzma };
 
-/// Whether this build can read and write blocks of that kind; lz4 is optional.
+/// Whether this build can read and write blocks of that kind; lz4 and lzma, which is only read, are optional.
 bool is_available(Compression compression);
 
 /// VTK's name of the compressor in its XML files, e.g. `vtkZLibDataCompressor`; empty for None.

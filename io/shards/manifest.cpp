@@ -7,6 +7,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <string_view>
+
 namespace meshard {
 
 namespace {
@@ -15,6 +20,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr int format_version = 1;
 constexpr const char* format_name = "meshard shards";
+
+// Rows of a part are numbered in 32 bits.
+constexpr std::int64_t most_rows_of_a_part = std::numeric_limits<std::int32_t>::max();
+
+/// A whole number of rows, bytes or the like. @throws IoError if it is none, or larger than `most`
+std::int64_t count_at(const Json& json, const char* name, const std::string& where, std::int64_t most = std::numeric_limits<std::int64_t>::max())
+{
+    const Json& value = json.at(name);
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(most))
+        throw IoError(where + ": " + name + " is " + value.dump() + ", expected a whole number from 0 to " + std::to_string(most) +
+                      ". The manifest is damaged: cut the source again.");
+    return value.get<std::int64_t>();
+}
 
 Json to_json(const NamedTexts& texts)
 {
@@ -86,7 +104,7 @@ ManifestArray array_from_json(const Json& json, const std::string& where)
     array.name = json.at("name").get<std::string>();
     array.stored_as = json.value("stored_as", array.name);
     array.type = scalar_type_from_name(json.at("type").get<std::string>(), where);
-    array.num_components = json.at("components").get<std::int32_t>();
+    array.num_components = static_cast<std::int32_t>(count_at(json, "components", where, std::numeric_limits<std::int32_t>::max()));
     array.attribute = json.value("attribute", std::string());
     return array;
 }
@@ -106,11 +124,12 @@ ManifestPart part_from_json(const Json& json, const std::string& where)
 {
     ManifestPart part;
     part.file = json.at("file").get<std::string>();
-    part.num_owned_cells = json.at("owned_cells").get<std::int64_t>();
-    part.num_ghost_cells = json.at("ghost_cells").get<std::int64_t>();
-    part.num_owned_points = json.at("owned_points").get<std::int64_t>();
-    part.num_ghost_points = json.at("ghost_points").get<std::int64_t>();
-    part.num_bytes = json.at("bytes").get<std::int64_t>();
+    const auto of_part = where + ", piece '" + part.file + "'";
+    part.num_owned_cells = count_at(json, "owned_cells", of_part, most_rows_of_a_part);
+    part.num_ghost_cells = count_at(json, "ghost_cells", of_part, most_rows_of_a_part);
+    part.num_owned_points = count_at(json, "owned_points", of_part, most_rows_of_a_part);
+    part.num_ghost_points = count_at(json, "ghost_points", of_part, most_rows_of_a_part);
+    part.num_bytes = count_at(json, "bytes", of_part);
     part.hash = json.at("hash").get<std::string>();
 
     const std::filesystem::path file = part.file;
@@ -120,11 +139,30 @@ ManifestPart part_from_json(const Json& json, const std::string& where)
     return part;
 }
 
+/// Parts own each row once: readers need memory for as many rows as the manifest says that there are. @throws IoError otherwise
+void require_fitting_parts(const Manifest& manifest, const std::string& where)
+{
+    if (manifest.parts.empty()) throw IoError(where + ": it lists no parts.");
+    const auto require = [&](const char* noun, std::int64_t stated, std::int64_t ManifestPart::* owned) {
+        std::int64_t sum = 0;
+        for (const auto& part : manifest.parts) sum += part.*owned;
+        if (sum != stated)
+            throw IoError(where + ": " + noun + " is " + std::to_string(stated) + ", expected " + std::to_string(sum) + ", the sum of owned_" + noun +
+                          " of its parts. The manifest is damaged: cut the source again.");
+    };
+    require("cells", manifest.num_cells, &ManifestPart::num_owned_cells);
+    require("points", manifest.num_points, &ManifestPart::num_owned_points);
+    std::set<std::string_view> files;
+    for (const auto& part : manifest.parts)
+        if (!files.insert(part.file).second)
+            throw IoError(where + ": two parts have the piece '" + part.file + "', expected one each. The manifest is damaged: cut the source again.");
+}
+
 Manifest manifest_from_json(const Json& json, const std::string& where)
 {
     if (!json.is_object() || json.value("format", std::string()) != format_name)
         throw IoError(where + ": expected \"format\": \"" + format_name + "\". It is no manifest of a shards folder.");
-    if (const int version = json.at("version").get<int>(); version != format_version)
+    if (const auto version = count_at(json, "version", where); version != format_version)
         throw IoError(where + " has version " + std::to_string(version) + ", this program reads version " + std::to_string(format_version) +
                       ". Cut the source again.");
     Manifest manifest;
@@ -138,13 +176,13 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
     const auto kind = json.at("kind").get<std::string>();
     if (kind != "surface" && kind != "unstructured") throw IoError(where + ": kind is '" + kind + "', expected surface or unstructured.");
     manifest.kind = kind == "surface" ? MeshKind::Surface : MeshKind::Unstructured;
-    manifest.num_cells = json.at("cells").get<std::int64_t>();
-    manifest.num_points = json.at("points").get<std::int64_t>();
-    manifest.num_ghost_layers = json.at("ghost_layers").get<std::int32_t>();
+    manifest.num_cells = count_at(json, "cells", where);
+    manifest.num_points = count_at(json, "points", where);
+    manifest.num_ghost_layers = static_cast<std::int32_t>(count_at(json, "ghost_layers", where, std::numeric_limits<std::int32_t>::max()));
     manifest.bounds = json.at("bounds").get<std::array<double, 6>>();
     for (const Json& array : json.at("arrays")) manifest.arrays.push_back(array_from_json(array, where));
     for (const Json& part : json.at("parts")) manifest.parts.push_back(part_from_json(part, where));
-    if (manifest.parts.empty()) throw IoError(where + ": it lists no parts.");
+    require_fitting_parts(manifest, where);
     return manifest;
 }
 

@@ -30,7 +30,7 @@ const std::vector<ShardPromise> promises{
     {"every cell and every point of the source is owned by exactly one part", false, {}},
     {"every ghost names the part that owns it", false, {}},
     {"every point is owned by the part of the first cell that uses it", false, {}},
-    {"edge cut and communication volume are as the manifest states", false, {}},
+    {"edge cut, communication volume and figures of the parts are as the manifest states", false, {}},
     {"ghosts and their levels are those of a breadth-first search over the merged mesh", false, {}},
     {"every ghost equals its owner's row bit for bit", false, {}},
 };
@@ -183,6 +183,24 @@ private:
         if (stated.communication_volume != found.communication_volume)
             add(Quality, "the manifest states a communication volume of " + std::to_string(stated.communication_volume) + ", found " +
                              std::to_string(found.communication_volume) + ".");
+        if (stated.parts.size() != found.parts.size())
+            add(Quality, "the manifest states figures of " + std::to_string(stated.parts.size()) + " parts, found " + std::to_string(found.parts.size()) + ".");
+        for (std::size_t part = 0; part < std::min(stated.parts.size(), found.parts.size()); ++part) check_figures(part, stated.parts[part], found.parts[part]);
+    }
+
+    void check_figures(std::size_t part, const PartQuality& stated, const PartQuality& found)
+    {
+        const auto compare = [&](const char* what, std::int64_t said, std::int64_t measured) {
+            if (said != measured)
+                add(Quality, "the manifest states " + std::to_string(said) + ' ' + what + " of part " + std::to_string(part) + ", found " +
+                                 std::to_string(measured) + ".");
+        };
+        compare("owned rows", stated.num_owned, found.num_owned);
+        compare("ghosts", stated.num_ghosts, found.num_ghosts);
+        compare("cut edges", stated.cut_edges, found.cut_edges);
+        compare("connected pieces", stated.num_components, found.num_components);
+        if (stated.neighbors != found.neighbors || stated.neighbor_edges != found.neighbor_edges)
+            add(Quality, "the manifest states other neighbours of part " + std::to_string(part) + " than it has, or other numbers of edges to them.");
     }
 
     void check_ghosts(const Subdomain& subdomain, const GhostLayer& expected)

@@ -71,8 +71,8 @@ public:
         return finish();
     }
 
-    /// About lines that are longer than the header says, empty if there are none.
-    const std::string& warning() const { return warning_; }
+    /// About lines that are longer than the header says, and about what the mesh does not have.
+    const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
@@ -143,12 +143,12 @@ private:
                 if (length < 0) fail("has a list of negative length in " + element.name + " " + std::to_string(row));
                 scratch_.clear();
                 for (std::int64_t i = 0; i < length; ++i) read_value(property.type, element, row, scratch_);
-                if (element.name == "face" && (property.name == "vertex_indices" || property.name == "vertex_index")) add_face(property.type, length, row);
+                if (is_of_corners(element, property.name)) add_face(property.type, length, row);
             }
             if (is_text_ && !scanner_.at_line_end() && has_a_line_a_row()) {
-                if (warning_.empty())
-                    warning_ = "the line of " + element.name + " " + std::to_string(row) +
-                               " has more values than the header announces; here and on other lines they are left out";
+                if (warnings_.empty())
+                    warnings_.push_back("the line of " + element.name + " " + std::to_string(row) +
+                                        " has more values than the header announces; here and on other lines they are left out");
                 scanner_.line();
             }
         }
@@ -251,6 +251,13 @@ private:
         return DataArray::from("Points", std::move(coordinates), 3);
     }
 
+    static bool is_of_corners(const Element& element, const std::string& property)
+    {
+        return element.name == "face" && (property == "vertex_indices" || property == "vertex_index");
+    }
+
+    void leave_out(const std::string& what) { warnings_.push_back(what + " are left out: a mesh has points and faces with numbers"); }
+
     std::vector<DataArray> take_arrays(Element& element)
     {
         std::vector<DataArray> arrays;
@@ -262,10 +269,12 @@ private:
         if (auto color = take(element, "RGB", {"red", "green", "blue"})) arrays.push_back(std::move(*color));
         while (!element.properties.empty()) {
             const std::string name = element.properties.front().name;
-            if (auto array = take(element, name, {name}))
+            if (auto array = take(element, name, {name})) {
                 add_array(arrays, std::move(*array), where_);
-            else
-                element.properties.erase(element.properties.begin());
+                continue;
+            }
+            if (!is_of_corners(element, name)) leave_out("the lists '" + name + "' of the element '" + element.name + "'");
+            element.properties.erase(element.properties.begin());
         }
         return arrays;
     }
@@ -285,6 +294,9 @@ private:
             if (faces->count != mesh.num_cells()) fail("has faces without the list vertex_indices");
             mesh.cell_data = take_arrays(*faces);
         }
+        for (const Element& element : elements_)
+            if (element.name != "vertex" && element.name != "face" && element.count > 0 && !element.properties.empty())
+                leave_out("rows of the element '" + element.name + "' (" + std::to_string(element.count) + ")");
         return mesh;
     }
 
@@ -297,7 +309,7 @@ private:
     std::vector<Element> elements_;
     std::vector<std::byte> scratch_;
     std::optional<bool> has_a_line_a_row_;
-    std::string warning_;
+    std::vector<std::string> warnings_;
     Csr cells_;
 };
 
@@ -307,7 +319,9 @@ Mesh read_ply(const std::filesystem::path& path, const ReadOptions& options)
 {
     PlyReader reader(path);
     Mesh mesh = reader.read();
-    if (!reader.warning().empty()) deliver_read_warnings({path.string() + ": " + reader.warning()}, options);
+    std::vector<std::string> warnings;
+    for (const auto& warning : reader.warnings()) warnings.push_back(path.string() + ": " + warning);
+    deliver_read_warnings(warnings, options);
     return mesh;
 }
 

@@ -82,7 +82,7 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const 
     if (const auto* type = root_.attribute("type")) type_ = *type;
     if (const auto* order = root_.attribute("byte_order")) swapped_ = *order == "BigEndian";
     if (const auto* compressor = root_.attribute("compressor")) compressor_ = *compressor;
-    for (const Compression compression : {Compression::Zlib, Compression::Lz4})
+    for (const Compression compression : {Compression::Zlib, Compression::Lz4, Compression::Lzma})
         if (is_available(compression) && vtk_compressor_name(compression) == compressor_) compression_ = compression;
     if (const auto* header = root_.attribute("header_type")) {
         if (*header != "UInt32" && *header != "UInt64") fail("header_type '" + *header + "' is neither UInt32 nor UInt64");

@@ -18,7 +18,7 @@
 namespace meshard {
 
 /// A VTK XML file: its elements, and the values of its arrays however they are encoded (ascii, base64 or appended; little or
-/// big endian; uncompressed, zlib or lz4).
+/// big endian; uncompressed, zlib, lz4 or lzma).
 ///
 /// Everything is checked before it is used: that the file is complete, that blocks are inside of it, that they have as many values as
 /// the elements declare. Arrays that need no decoding are views into the file, others are decoded.
@@ -32,7 +32,7 @@ public:
     const std::string& type() const { return type_; }    ///< `UnstructuredGrid`, `PPolyData`, ...
     const std::string& where() const { return where_; }  ///< begins every message: `read_mesh: car.vtp`
     bool is_at_least(int major, int minor) const;        ///< whether the file's version is that or later
-    bool has_known_compressor() const;                   ///< none, zlib, or lz4 where this build has it
+    bool has_known_compressor() const;                   ///< none, zlib, or lz4 and lzma where this build has them
     const std::string& compressor() const { return compressor_; }
 
     /// The only child of that name, e.g. <Points>. @throws IoError if there is none.

@@ -103,6 +103,18 @@ SurfaceEdges surface_edges(const Mesh& mesh)
     return counts;
 }
 
+bool areas_cancel(std::span<const Vector3> areas)
+{
+    constexpr double tolerance = 1e-6;
+    Vector3 sum{};
+    double total = 0;
+    for (const Vector3& area : areas) {
+        for (int c = 0; c < 3; ++c) sum[c] += area[c];
+        total += std::hypot(area[0], area[1], area[2]);
+    }
+    return std::hypot(sum[0], sum[1], sum[2]) <= tolerance * total;
+}
+
 double enclosed_volume(const Mesh& mesh)
 {
     const std::vector<Vector3> areas = area_vectors(mesh);

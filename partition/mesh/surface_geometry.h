@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace meshard {
@@ -32,8 +33,12 @@ struct SurfaceEdges {
 
 SurfaceEdges surface_edges(const Mesh& mesh);
 
+/// Whether area vectors add up to nothing, to a millionth of the area, as those of all surfaces around volumes do. A surface whose edges are all of two
+/// polygons or more and that has polygons twice, or within the volume, is closed, but its areas do not cancel: a constant pressure pushes it.
+bool areas_cancel(std::span<const Vector3> areas);
+
 /// Volume that the polygons enclose, by the divergence theorem: positive if their normals point out of it. Meaningful
-/// for closed surfaces only.
+/// for closed surfaces whose areas cancel only.
 double enclosed_volume(const Mesh& mesh);
 
 }  // namespace meshard

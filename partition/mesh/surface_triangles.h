@@ -8,7 +8,14 @@
 
 namespace meshard {
 
-/// Triangles that span the polygons of a mesh, (n, 3) indices of points, turned as these are: of each polygon those at its first corner. None of other cells.
-std::vector<std::int64_t> surface_triangles(const Mesh& mesh);
+/// Triangles that span the polygons of a mesh, turned as these are.
+struct SurfaceTriangles {
+    std::vector<double> points;           ///< (n, 3): the points of the mesh, behind them the means of polygons
+    std::vector<std::int64_t> triangles;  ///< (m, 3) indices of those points
+};
+
+/// Polygons of more than three corners become triangles between their edges and the mean of their corners, as everywhere in meshard, so that neither the
+/// corner at which a polygon begins nor the way it is turned changes the surface. Triangles and strips stay as they are, other cells have none.
+SurfaceTriangles surface_triangles(const Mesh& mesh);
 
 }  // namespace meshard

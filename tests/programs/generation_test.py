@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`meshard generate` as a user runs it: the same fields on any number of ranks, and mistakes that are named before anything is written."""
+import json
 import re
 import struct
 
@@ -20,6 +21,28 @@ def fields_of(path):
         if kind == "Float32":
             fields[name] = struct.unpack(f"<{size // 4}f", raw[at + 8:at + 8 + size])
     return fields
+
+
+def put_deviations(path, source, values):
+    """The weights of a file of safetensors, whose model has these for `sigma_data`, one a channel."""
+    raw = source.read_bytes()
+    end = 8 + struct.unpack("<Q", raw[:8])[0]
+    header, data = json.loads(raw[8:end]), b""
+    for name, array in header.items():
+        if name == "__metadata__":
+            continue
+        first, last = array["data_offsets"]
+        content = raw[end + first:end + last]
+        if name == "sigma_data":
+            array["shape"], content = [len(values)], struct.pack(f"<{len(values)}f", *values)
+        array["data_offsets"] = [len(data), len(data) + len(content)]
+        data += content
+    description = json.loads(header["__metadata__"]["meshard"])
+    description["model"]["sigma_data"] = values
+    header["__metadata__"]["meshard"] = json.dumps(description)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    path.with_suffix(".json").write_text(json.dumps(description))
 
 
 class Generation(Case):
@@ -63,6 +86,21 @@ class Generation(Case):
             self.assert_good(self.generate("-o", f"{name}.vti", checkpoint=file))
         self.assertEqual(fields_of(self.folder / "a.vti"), fields_of(self.folder / "b.vti"))
         self.assertEqual(fields_of(self.folder / "a.vti"), fields_of(self.folder / "c.vti"))
+
+    def test_takes_a_deviation_for_each_channel(self):
+        self.assert_good(self.meshard("convert", CHECKPOINT, "storm.safetensors"))
+        for name, values in (("same", [0.5, 0.5]), ("other", [0.5, 2.0]), ("many", [0.5, 0.5, 0.5])):
+            put_deviations(self.folder / f"{name}.safetensors", self.folder / "storm.safetensors", values)
+        for name, ranks in (("storm", 1), ("same", 1), ("other", 1), ("other", 3)):
+            self.assert_good(self.generate("-o", f"{name}_{ranks}.vti", "--nproc", ranks, checkpoint=f"{name}.safetensors"))
+        found = {name: fields_of(self.folder / f"{name}.vti") for name in ("storm_1", "same_1", "other_1", "other_3")}
+        largest = max(abs(x) for x in found["storm_1"]["generated_1"])
+        for field in ("generated_1", "generated_2"):
+            for name, expected in (("same_1", "storm_1"), ("other_3", "other_1")):
+                for a, b in zip(found[name][field], found[expected][field], strict=True):
+                    self.assertAlmostEqual(a, b, delta=1e-4 * largest)
+        self.assertGreater(max(abs(a - b) for a, b in zip(found["other_1"]["generated_2"], found["storm_1"]["generated_2"], strict=True)), 0.1 * largest)
+        self.assert_fails(self.generate("-o", "out.vti", checkpoint="many.safetensors"), 3, "3 numbers for 2 channels")
 
     def test_names_what_is_wrong_and_writes_nothing(self):
         write_image(self.folder / "small.vti", 15, 12)

@@ -70,12 +70,47 @@ class Orientation(Steps):
         evaluated = self.meshard("evaluate", "runs/outward", "inside_out.vtp", "-o", "evaluation", "--orient", "as-is")
         self.assertIn("normals point inwards", evaluated.err)
 
+    def numbers_of(self, file):
+        """Of the judged case what does not depend on time and names."""
+        case = json.loads((self.folder / file).read_text())
+        case = case["runs"][0]["evaluation"]["cases"][0] if "runs" in case else case["cases"][0]
+        return {f"{field}.{name}": value for field, values in case["fields"].items() for name, value in values.items() if not isinstance(value, dict)}
+
+    def test_of_judged_cases_is_told_and_turned(self):
+        words = ("data.inputs=[points, normals, sdf]", "data.wall=run_*/boundary_*.vtp")
+        self.train("car", 1, *words)
+        right = self.meshard("evaluate", "runs/car", "4", "-o", "right")
+        self.assert_good(right)
+        self.assertNotIn("normals", right.err)
+        expected = self.numbers_of("right/evaluation.json")
+        for share, text in ((1.0, "its normals point inwards, and those of the training cases point outwards"), (0.3, "its normals are mixed")):
+            upright = (self.folder / "cases/run_4/boundary_4.vtp").read_text()
+            self.turn(4, share)
+            told = self.meshard("evaluate", "runs/car", "4", "-o", "told")
+            self.assert_good(told)
+            self.assertEqual(told.err.count(text), 1, told.err)   # of the surface that is its own wall, once
+            self.assertIn("--orient outward turns it", told.err)
+            found = self.numbers_of("told/evaluation.json")
+            self.assertGreater(abs(found["pressure.rel_l2"] - expected["pressure.rel_l2"]), 1e-4 * expected["pressure.rel_l2"])
+            predicted = self.meshard("predict", "runs/car", "cases/run_4/boundary_4.vtp", "--wall", "cases/run_4/boundary_4.vtp", "-o", "out.vtp")
+            self.assert_good(predicted)
+            self.assertEqual(predicted.err.count(text), 1, predicted.err)
+            for verb, ranks in (("evaluate", 1), ("evaluate", 2), ("report", 2)):
+                words = ("4",) if verb == "evaluate" else ("--cases", "4")
+                quiet = self.meshard(verb, "runs/car", *words, "-o", "turned", "--orient", "outward", "--nproc", ranks)
+                self.assert_good(quiet)
+                self.assertNotIn("normals", quiet.out + quiet.err)
+                for name, value in self.numbers_of("turned/evaluation.json" if verb == "evaluate" else "turned/report.json").items():
+                    self.assertAlmostEqual(value, expected[name], delta=1e-5 * max(1, abs(expected[name])), msg=f"{verb} {name}")
+            (self.folder / "cases/run_4/boundary_4.vtp").write_text(upright)
+
     def test_of_walls_is_told_and_turned(self):
         wall = self.copy("inside_out.vtp", 1)
         for sign in ("normals", "winding"):
             result = self.meshard("derive", "cases/run_4/boundary_4.vtp", "-o", "d.vtp", "--wall-distance", wall, "--sign", sign, "--at", "cells")
             self.assert_good(result)
-            self.assertIn("the surface is closed and its normals point inwards, so that signs are exchanged", result.err)
+            effect = "what is inside counts as outside there" if sign == "winding" else "signs are exchanged there"
+            self.assertIn(f"the surface is closed and its normals point inwards, so that {effect}", result.err)
             as_is = arrays_of(self.folder / "d.vtp")["Wall Distance"]
             result = self.meshard("derive", "cases/run_4/boundary_4.vtp", "-o", "d.vtp", "--wall-distance", wall, "--sign", sign, "--at", "cells", "--orient", "outward")
             self.assert_good(result)

@@ -2,6 +2,7 @@
 """Cases with a surface and a volume: DoMINO trains on both, or on one of them, AB-UPT on both, and both predict either."""
 import json
 import math
+import re
 import shutil
 
 import twins
@@ -183,6 +184,50 @@ class Parts(Case):
         self.assertEqual(len({(self.folder / "planes/pictures" / name).read_bytes() for name in drawn if "velocity_true.png" in name}), 2)
         self.assertIn("both_6_pressure_error.png", drawn)   # the surface from outside as ever
         self.assert_fails(self.meshard("report", "runs/both", "-o", "beside", "--cases", "test", "--plane", "x=99"), 3, "x = 99", "lies beside the volume", "Choose another --plane")
+
+    def test_are_told_of_bodies_that_are_inside_out(self):
+        def turned(path, share):
+            """The same triangles, of which the first ones are turned."""
+            facets = re.findall(r"facet.*?endfacet\n", path.read_text(), re.DOTALL)
+            for i in range(round(share * len(facets))):
+                corners = re.findall(r"vertex .*\n", facets[i])
+                facets[i] = facets[i].replace("".join(corners), "".join(corners[::-1]))
+            return "solid body\n" + "".join(facets) + "endsolid body\n"
+
+        self.train("both", 1, "model.num_neighbors_volume=1")
+        sources = [self.folder / "cases/run_6/boundary_6.vtp", self.folder / "cases/run_6/volume_6.vtu"]
+        walls = {"right": 0, "inward": 1, "mixed": 0.3}
+        for name, share in walls.items():
+            (self.folder / f"{name}.stl").write_text(turned(self.folder / "cases/run_6/ahmed_6.stl", share))
+
+        def predicted(wall, *words):
+            result = self.meshard("predict", "runs/both", *sources, "--wall", f"{wall}.stl", "-o", "out", *words)
+            self.assert_good(result)
+            found = arrays_of(self.folder / "out/boundary_6.vtp")["pressure"], arrays_of(self.folder / "out/volume_6.vtu")["velocity"]
+            return found, [line for line in result.err.splitlines() if f"{wall}.stl" in line]
+
+        right, quiet = predicted("right")
+        self.assertEqual(quiet, [])
+        for name, text in (("inward", "its normals point inwards"), ("mixed", "its normals are mixed")):
+            found, warnings = predicted(name)
+            self.assertEqual(len(warnings), 2, warnings)   # one a file
+            self.assertIn(text + ("" if name == "mixed" else ", and those of the training cases point outwards"), warnings[0])
+            self.assertNotEqual(found[0], right[0])
+            for ranks in (1, 2):
+                found, quiet = predicted(name, "--orient", "outward", "--nproc", ranks)
+                self.assertEqual(quiet, [])
+                for numbers, expected in zip(found, right):
+                    for a, b in zip(numbers, expected, strict=True):
+                        self.assertAlmostEqual(a, b, delta=1e-5 * max(map(abs, expected)))
+
+        wall = self.folder / "cases/run_1/ahmed_1.stl"
+        wall.write_text(turned(wall, 1))
+        told = self.train("told", 1, "model.num_neighbors_volume=1")
+        self.assertIn("of 3 walls of training cases, 1 points inward and 2 point outward", told.out + told.err)
+        quiet = self.train("turned", 1, "model.num_neighbors_volume=1", "data.orient=outward")
+        self.assertNotIn("inward", quiet.out + quiet.err)
+        self.assert_same_losses("turned", "both")
+        self.assertGreater(max(abs(a - b) / b for a, b in zip(self.losses("told"), self.losses("both"), strict=True)), 1e-7)
 
     def test_may_be_trained_alone(self):
         for name, words in (("surface", ONLY_SURFACE), ("volume", ONLY_VOLUME)):

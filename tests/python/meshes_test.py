@@ -216,12 +216,110 @@ def test_wedges_of_meshio_have_the_order_of_vtk():
     assert "negative volume" in meshard.check(meshard.mesh(PRISM, ([0, 6], NEGATIVE), [13]))[0]
 
 
+# Polyhedra: a cube, a prism over the letter L, which is concave, and a pyramid of five corners whose faces look inward.
+LETTER = [(2, 0), (4, 0), (4, 1), (3, 1), (3, 2), (2, 2)]
+POLYHEDRON_POINTS = np.array([[x, y, z] for z in (0., 1) for y in (0., 1) for x in (0., 1)] + [[x, y, z] for z in (0., 1) for x, y in LETTER]
+                             + [[6, 0, 0], [7, 0, 0], [7, 1, 0], [6, 1, 0], [6.5, 0.5, 1.5], [9, 0, 0], [10, 0, 0], [9, 1, 0], [9, 0, 1]])
+POLYHEDRA = [[[0, 2, 3, 1], [4, 5, 7, 6], [0, 1, 5, 4], [2, 6, 7, 3], [0, 4, 6, 2], [1, 3, 7, 5]],
+             [[8 + k for k in reversed(range(6))], [14 + k for k in range(6)]] + [[8 + k, 8 + (k + 1) % 6, 14 + (k + 1) % 6, 14 + k] for k in range(6)],
+             [[20, 21, 22, 23], [20, 24, 21], [21, 24, 22], [22, 24, 23], [23, 24, 20]]]
+POLYHEDRON_CENTROIDS = [[0.5, 0.5, 0.5], [17 / 6, 5 / 6, 0.5], [6.5, 0.5, 0.375], [9.25, 0.25, 0.25]]   # the last of a tetrahedron
+
+
+def stream(faces):
+    return [len(faces)] + [value for face in faces for value in (len(face), *face)]
+
+
+def polyhedra():
+    """They and a tetrahedron, of arrays."""
+    corners = [sorted({point for face in faces for point in face}) for faces in POLYHEDRA] + [[25, 26, 27, 28]]
+    streams = [stream(faces) for faces in POLYHEDRA] + [[]]
+    ends = [np.cumsum([0] + [len(row) for row in rows]) for rows in (corners, streams)]
+    return meshard.mesh(POLYHEDRON_POINTS, (ends[0], sum(corners, [])), [42, 42, 42, 10], face_streams=(ends[1], sum(streams, [])), cell_data={"p": np.arange(4.)})
+
+
+def assert_are_the_polyhedra(given):
+    """In value and after a cut: centroids have closed forms, which need each face of each cell."""
+    from meshard._meshes import centroids
+    for found in (meshard.merge(meshard.partition(given, 1)), meshard.merge(meshard.partition(given, 3))):
+        assert np.allclose(centroids(found), POLYHEDRON_CENTROIDS, atol=1e-14) and found.cell_data["p"].tolist() == [0, 1, 2, 3]
+        assert found.cell_types.tolist() == [42, 42, 42, 10] and meshard.check(found) == []
+
+
+def test_polyhedra_of_arrays():
+    assert_are_the_polyhedra(polyhedra())
+    cube, corners = stream(POLYHEDRA[0]), ([0, 8], np.arange(8))
+    for streams, text in (((([0, len(cube) - 1]), cube[:-1]), "ends within face 5"), (([0, len(cube) + 1], cube + [3]), "1 entries after its 6 faces"),
+                          (([0, 0], []), "a polyhedron needs its faces"), (([0, len(cube), 2 * len(cube)], cube * 2), "2 face streams, expected 1"), (None, "0 face streams, expected 1")):
+        refused(lambda: meshard.mesh(POLYHEDRON_POINTS, corners, [42], face_streams=streams), ValueError, text)
+    refused(lambda: meshard.mesh(POLYHEDRON_POINTS, corners, [12], face_streams=([0, len(cube)], cube)), ValueError, "no cell is a polyhedron")
+
+
+def test_polyhedra_of_meshio():
+    try:
+        import meshio
+    except ImportError:
+        return "meshio is not installed"
+    blocks = [(f"polyhedron{n}", [[np.array(face) for face in faces]]) for n, faces in zip((8, 12, 5), POLYHEDRA)] + [("tetra", [[25, 26, 27, 28]])]
+    given = meshio.Mesh(POLYHEDRON_POINTS, blocks, cell_data={"p": [[0.], [1.], [2.], [3.]]})
+    assert_are_the_polyhedra(given)
+    assert meshard.merge(meshard.partition(given, 1)).difference(polyhedra()) == ""
+    both = meshio.Mesh(POLYHEDRON_POINTS, [("polyhedron8", [POLYHEDRA[0], POLYHEDRA[0]])])   # several in a block, as lists
+    assert meshard.partition(both, 1)[0].mesh.n_cells == 2
+    for faces, text in (([], "cell 0, a polyhedron, has no faces"), ([[0, 1, 99]], "index 99"), ([[0, 2, 3, -1]], "index -1")):
+        refused(lambda: meshard.check(meshio.Mesh(POLYHEDRON_POINTS, [("polyhedron4", [faces])])), ValueError, text)
+
+
+def test_arrays_of_the_whole_come_with_meshes_of_meshio():
+    try:
+        import meshio
+    except ImportError:
+        return "meshio is not installed"
+    given = meshio.Mesh(PRISM, [("wedge", [POSITIVE])], field_data={"wall": np.array([7, 2])}, cell_sets={"set": [[0]]})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        mesh = meshard.merge(meshard.partition(given, 1))
+    assert mesh.field_data["wall"].tolist() == [7, 2]
+    assert [warning.category for warning in told] == [UserWarning] and "cell_sets_to_data()" in str(told[0].message)
+
+
+def test_meshes_of_pyvista_itself():
+    try:
+        import pyvista
+    except ImportError:
+        return "pyvista is not installed"
+    rows = [[len(stream(faces)), *stream(faces)] for faces in POLYHEDRA] + [[4, 25, 26, 27, 28]]
+    grid = pyvista.UnstructuredGrid(np.array(sum(rows, [])), np.array([42, 42, 42, 10]), POLYHEDRON_POINTS)
+    grid.cell_data["p"] = np.arange(4.)
+    assert_are_the_polyhedra(grid)
+    assert_are_the_polyhedra(grid.extract_cells([0, 1, 2, 3]))
+    for name, value in (("TimeValue", [0.25]), ("solver", "foam"), ("parts", ["body", "wheel"])):
+        grid.field_data[name] = value
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("error")   # names that pyvista has given up are some
+        meshard.write(f"{folder}/ours.vtu", grid)
+        found = pyvista.read(f"{folder}/ours.vtu")
+        assert found.field_data["TimeValue"].tolist() == [0.25] and list(np.atleast_1d(found.field_data["parts"])) == ["body", "wheel"]
+        assert str(np.atleast_1d(found.field_data["solver"])[0]) == "foam"
+        assert np.allclose(found.compute_cell_sizes()["Volume"], grid.compute_cell_sizes()["Volume"], rtol=1e-14)
+        for cell in range(3):   # face by face
+            faces = [[list(one.get_cell(cell).faces[k].point_ids) for k in range(one.get_cell(cell).n_faces)] for one in (grid, found)]
+            assert faces[0] == faces[1]
+        for given, volume in ((pyvista.ImageData(dimensions=(3, 4, 5), spacing=(0.5, 1, 1)), 12), (pyvista.RectilinearGrid([0., 1, 3], [0., 2], [0., 1, 2]), 12)):
+            meshard.write(f"{folder}/grid.vtu", given)
+            assert abs(pyvista.read(f"{folder}/grid.vtu").volume - volume) < 1e-12
+    ball = pyvista.Sphere()
+    assert abs(meshard.forces(ball, np.ones(ball.n_cells)).area - ball.area) < 1e-6 * ball.area
+    refused(lambda: meshard.check(pyvista.Line()), ValueError, "cast_to_unstructured_grid()")
+    assert meshard.partition(pyvista.Line().cast_to_unstructured_grid(), 1)[0].mesh.cell_types.tolist() == [3]
+
+
 class PyvistaGrid:
     """What this package asks of pyvista's UnstructuredGrid."""
 
     def __init__(self):
         self.points, (self.offset, self.cell_connectivity), self.celltypes = box()
-        self.point_data, self.cell_data = {}, {"p": np.arange(24.)}
+        self.point_data, self.cell_data, self.field_data = {}, {"p": np.arange(24.)}, {"TimeValue": 0.25, "case": "car"}
 
 
 class PyvistaSurface:
@@ -229,11 +327,12 @@ class PyvistaSurface:
     n_lines = n_verts = n_strips = 0
     points = np.array([[0., 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0], [2, 0, 0]])
     faces = np.array([4, 0, 1, 2, 3, 3, 1, 4, 2])
-    point_data, cell_data = {}, {}
+    point_data, cell_data, field_data = {}, {}, {}
 
 
 def test_meshes_of_pyvista():
-    assert meshard.merge(meshard.partition(PyvistaGrid(), 2)).cell_data["p"].tolist() == list(range(24))
+    mesh = meshard.merge(meshard.partition(PyvistaGrid(), 2))
+    assert mesh.cell_data["p"].tolist() == list(range(24)) and mesh.field_data["TimeValue"].tolist() == [0.25] and mesh.field_data["case"] == ["car"]
     found = meshard.forces(PyvistaSurface(), np.array([1.0, 2.0]))
     assert abs(found.area - 1.5) < 1e-15 and np.allclose(found.pressure_force, [0, 0, -2])
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -105,6 +106,13 @@ def mesh(points: Any, cells: Optional[tuple[Any, Any]] = None, cell_types: Any =
                              _all_values(cell_data), surface)
 
 
+def _with_fields(mesh: Mesh, arrays: Mapping[str, Any]) -> Mesh:
+    """The mesh with the arrays of the whole that pyvista and meshio call field data: texts, single values and rows."""
+    for name, values in arrays.items():
+        mesh.field_data[str(name)] = np.atleast_1d(values)
+    return mesh
+
+
 def _face_streams_of_pyvista(given: Any, types: Any) -> tuple[Any, Any]:
     """By VTK's own access to single cells, which is the same in all its versions."""
     from vtkmodules.vtkCommonCore import vtkIdList
@@ -123,7 +131,8 @@ def _of_pyvista(given: Any) -> Mesh:
     if hasattr(given, "celltypes"):
         types = np.asarray(given.celltypes)
         streams = _face_streams_of_pyvista(given, types) if (types == _POLYHEDRON).any() else None
-        return mesh(given.points, (given.offset, given.cell_connectivity), types, face_streams=streams, **data)
+        offsets = given.cell_offsets if hasattr(given, "cell_offsets") else given.offset   # the name until pyvista 0.48
+        return _with_fields(mesh(given.points, (offsets, given.cell_connectivity), types, face_streams=streams, **data), given.field_data)
     if given.n_lines or given.n_verts or given.n_strips:
         raise InvalidInput("mesh: polygonal data of pyvista with vertices, lines or strips; call cast_to_unstructured_grid() first.")
     stream, offsets, connectivity = np.asarray(given.faces), [0], []
@@ -135,7 +144,7 @@ def _of_pyvista(given: Any) -> Mesh:
         at += size + 1
     sizes = np.diff(offsets)
     types = np.where(sizes == 3, 5, np.where(sizes == 4, 9, 7))
-    return mesh(given.points, (offsets, np.concatenate(connectivity) if connectivity else []), types, surface=True, **data)
+    return _with_fields(mesh(given.points, (offsets, np.concatenate(connectivity) if connectivity else []), types, surface=True, **data), given.field_data)
 
 
 def _wedges_in_order(points: Any, wedges: Any) -> Any:
@@ -155,6 +164,8 @@ def _of_meshio(given: Any) -> Mesh:
     for block in given.cells:
         if block.type.startswith("polyhedron"):
             for faces in block.data:
+                if len(faces) == 0:
+                    raise InvalidInput(f"mesh: cell {len(cells)}, a polyhedron, has no faces; expected four or more.")
                 cells.append(np.unique(np.concatenate([np.ravel(face) for face in faces])))
                 streams.append([len(faces)] + [int(value) for face in faces for value in (len(face), *face)])
             types += [_POLYHEDRON] * len(block.data)
@@ -166,8 +177,12 @@ def _of_meshio(given: Any) -> Mesh:
         streams += [[]] * len(block.data)
     ends = np.cumsum([0] + [len(cell) for cell in cells])
     faces = (np.cumsum([0] + [len(row) for row in streams]), [value for row in streams for value in row]) if any(streams) else None
-    return mesh(points, (ends, np.concatenate(cells) if cells else []), types, face_streams=faces, point_data=given.point_data,
-                cell_data={name: np.concatenate(blocks) for name, blocks in given.cell_data.items()})
+    if getattr(given, "point_sets", None) or getattr(given, "cell_sets", None):
+        warnings.warn("the point_sets and cell_sets of meshio's mesh are left out; its point_sets_to_data() and cell_sets_to_data() make arrays of them, which are kept.",
+                      stacklevel=3)
+    taken = mesh(points, (ends, np.concatenate(cells) if cells else []), types, face_streams=faces, point_data=given.point_data,
+                 cell_data={name: np.concatenate(blocks) for name, blocks in given.cell_data.items()})
+    return _with_fields(taken, given.field_data)
 
 
 def as_mesh(given: Any) -> Mesh:

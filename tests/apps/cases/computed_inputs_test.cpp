@@ -63,6 +63,12 @@ Wall box(const Vector3& low, const Vector3& high)
     return wall;
 }
 
+Wall wall_of(const Mesh& skin)
+{
+    auto surface = surface_triangles(skin);
+    return {std::move(surface.points), std::move(surface.triangles)};
+}
+
 double distance_to_box(const double* x, const Vector3& low, const Vector3& high)
 {
     double outside = 0, inside = -1e9;
@@ -113,7 +119,7 @@ TEST(Distances, AreThoseOfLookingAtEveryTriangleOfASphere)
 {
     NEEDS_EMBREE();
     const auto skin = sphere(20);
-    const Wall wall{skin.points.to_doubles(), surface_triangles(skin)};
+    const auto wall = wall_of(skin);
     const TriangleSurface surface(wall.vertices, wall.triangles);
     auto cloud = random_cloud(200, 3);
     add_distances(cloud, false, wall, "cloud");
@@ -125,6 +131,52 @@ TEST(Distances, AreThoseOfLookingAtEveryTriangleOfASphere)
         for (std::int64_t face = 0; face < surface.num_faces(); ++face) least = std::min(least, surface.nearest(face, place).distance_squared);
         EXPECT_NEAR(std::abs(found[i]), std::sqrt(least), 1e-12);
         EXPECT_NEAR(found[i], std::hypot(place[0], place[1], place[2]) - 1, 0.02);
+    }
+}
+
+/// A prism of height 1 over the letter L, the square from 0 to 2 without the one from 1 to 2, whose caps are polygons of six corners that begin at `first`.
+Mesh prism_of_l(int first, bool is_inward)
+{
+    constexpr std::array<std::array<double, 2>, 6> kCorners{{{0, 0}, {2, 0}, {2, 1}, {1, 1}, {1, 2}, {0, 2}}};
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    std::vector<double> points;
+    for (const double z : {0.0, 1.0})
+        for (const auto& [x, y] : kCorners) points.insert(points.end(), {x, y, z});
+    mesh.points = DataArray::from("Points", points, 3);
+    const auto add = [&](std::vector<std::int32_t> corners) {
+        if (is_inward) std::ranges::reverse(corners);
+        mesh.cells.push_row(corners);
+        mesh.cell_types.push_back(7);
+    };
+    std::vector<std::int32_t> top, bottom;
+    for (int k = 0; k < 6; ++k) {
+        top.push_back(6 + (first + k) % 6);
+        bottom.push_back((first + 6 - k) % 6);
+    }
+    add(top);
+    add(bottom);
+    for (std::int32_t k = 0; k < 6; ++k) add({k, (k + 1) % 6, 6 + (k + 1) % 6, 6 + k});
+    return mesh;
+}
+
+TEST(Distances, ToConcavePolygonsDoNotFollowTheirFirstCorner)
+{
+    NEEDS_EMBREE();
+    const TemporaryFolder folder;
+    Mesh cloud;
+    cloud.points = DataArray::from("Points", std::vector<double>{1.75, 1.5, 1, 1.25, 1.75, 0.5, 1.5, 0.5, 0.75, 0.5, 1.25, 1.5}, 3);
+    const std::vector<double> expected{0.5, 0.25, -0.25, 0.5};
+    for (int first = 0; first < 6; ++first) {
+        for (const bool is_inward : {false, true}) {
+            SCOPED_TRACE(testing::Message() << first << (is_inward ? " inward" : ""));
+            const auto file = folder / "l.vtp";
+            write_mesh(file, prism_of_l(first, is_inward));
+            auto mesh = cloud;
+            add_distances(mesh, false, read_wall(file, {}, {}, Orient::Outward), "cloud");
+            const auto found = numbers(mesh.point_data, kDistances);
+            for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-12) << i;
+        }
     }
 }
 
@@ -158,7 +210,7 @@ TEST(WallDirections, AreZeroOnTheWall)
 {
     NEEDS_EMBREE();
     auto skin = sphere(10);
-    const Wall wall{skin.points.to_doubles(), surface_triangles(skin)};
+    const auto wall = wall_of(skin);
     add_distances(skin, false, wall, "sphere", true);
     for (const auto value : numbers(skin.point_data, kDirections)) EXPECT_EQ(value, 0);
 }

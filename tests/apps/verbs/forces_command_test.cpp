@@ -137,7 +137,9 @@ TEST_F(Forces, LeaveGhostsOutUnderAnyNameAndType)
         EXPECT_NEAR(report["force"]["total"][0].get<double>(), -1, 1e-12);
     }
     const ProgramResult other = meshard({"forces", source_path("tests/data/odd/ghosts/other_name.vtp"), "--pressure-kind", "static", "--shear", "none"});
-    EXPECT_TRUE(fails_with(other, 0, {"warning", "'is_ghost' of its cells is not understood as marks of ghosts"}));
+    EXPECT_EQ(other.exit_code, 0);
+    EXPECT_NE(other.err.find("'is_ghost' of its cells is not understood as marks of ghosts"), std::string::npos) << other.err;
+    EXPECT_NE(other.err.find("the surface is closed, but its areas do not cancel"), std::string::npos) << other.err;  // the ghost is there twice
 }
 
 TEST_F(Forces, TableSeveralFiles)

@@ -3,6 +3,7 @@
 #include "tests/support/sample_meshes.h"
 #include "tests/support/test_paths.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -73,6 +74,46 @@ TEST_F(Info, TellsClosedFromOpenSurfaces)
     EXPECT_EQ(open["closed"], false);
     EXPECT_EQ(open["boundary_edges"], 16);  // 12 outside, 4 around the hole
     EXPECT_DOUBLE_EQ(open["area"], 8.0);
+}
+
+/// Two unit cubes side by side, seen from outside, with the wall between them as often as said.
+Mesh two_cubes(int num_walls)
+{
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    std::vector<double> points;
+    for (int z = 0; z < 2; ++z)
+        for (int y = 0; y < 2; ++y)
+            for (int x = 0; x < 3; ++x) points.insert(points.end(), {double(x), double(y), double(z)});
+    mesh.points = DataArray::from("Points", points, 3);
+    std::vector<std::array<std::int32_t, 4>> quads{{0, 3, 4, 1}, {1, 4, 5, 2},  {6, 7, 10, 9},  {7, 8, 11, 10}, {0, 1, 7, 6},
+                                                   {1, 2, 8, 7}, {3, 9, 10, 4}, {4, 10, 11, 5}, {0, 6, 9, 3},   {2, 5, 11, 8}};
+    for (int i = 0; i < num_walls; ++i) quads.push_back(i == 0 ? std::array<std::int32_t, 4>{1, 4, 10, 7} : std::array<std::int32_t, 4>{1, 7, 10, 4});
+    for (const auto& quad : quads) {
+        mesh.cells.push_row(quad);
+        mesh.cell_types.push_back(9);
+    }
+    mesh.cell_data = {DataArray::from("p", std::vector<double>(quads.size(), 1.0))};
+    return mesh;
+}
+
+TEST_F(Info, AndForcesTellOfWallsWithinABody)
+{
+    for (const int num_walls : {0, 2}) {
+        const auto file = write("cubes.vtp", two_cubes(num_walls));
+        EXPECT_NEAR(meshard_json({"info", file})["surface"]["enclosed_volume"].get<double>(), 2, 1e-12);
+        const auto forces = meshard({"forces", file, "--shear", "none", "--json"});
+        EXPECT_EQ(forces.err.find("do not cancel"), std::string::npos) << forces.err;
+    }
+    const auto file = write("cubes.vtp", two_cubes(1));
+    const auto surface = meshard_json({"info", file})["surface"];
+    EXPECT_EQ(surface["closed"], true);
+    EXPECT_EQ(surface["non_manifold_edges"], 4);
+    EXPECT_TRUE(surface["enclosed_volume"].is_null());
+    EXPECT_NE(meshard({"info", file}).out.find("closed, but its areas do not cancel"), std::string::npos);
+    const auto forces = meshard({"forces", file, "--shear", "none", "--json"});
+    EXPECT_EQ(forces.exit_code, 0);
+    EXPECT_NE(forces.err.find("closed, but its areas do not cancel, so that a constant pressure pushes it"), std::string::npos) << forces.err;
 }
 
 TEST_F(Info, CountsEdgesOfMoreThanTwoPolygons)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/content_hash.h"
 #include "io/mesh_io.h"
+#include "io/shards/manifest.h"
 #include "io/shards/piece_io.h"
 #include "io/shards/shard_check.h"
 #include "io/shards/subdomain_io.h"
@@ -12,6 +13,7 @@
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -91,15 +93,15 @@ TEST(ShardCheck, FindsEachBrokenPromise)
     EXPECT_TRUE(finds("is not the", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
                 finds("its ghosts are not the 1 layers around it", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
                 finds("belongs to no local cell", [](auto& parts) { drop_last_ghost(parts[0]); }));
-    EXPECT_TRUE(finds("is owned by no part", [](auto& parts) {
-        parts[0].cells.num_global += 1;
-        parts[1].cells.num_global += 1;
-        parts[2].cells.num_global += 1;
-    }));
-    EXPECT_TRUE(finds("is owned by part 0 and by part 1", [](auto& parts) {
-        auto& first = parts[0].points.global_ids[0];
-        auto& other = parts[1].points.global_ids[0];
-        first = other = std::min(first, other);
+    for (const char* text : {"is owned by part 0 and by part 1", "is owned by no part"}) {
+        EXPECT_TRUE(finds(text, [](auto& parts) {
+            auto& first = parts[0].points.global_ids[0];
+            auto& other = parts[1].points.global_ids[0];
+            first = other = std::min(first, other);
+        }));
+    }
+    EXPECT_TRUE(finds("cells is 65, expected 64, the sum of owned_cells of its parts", [](auto& parts) {
+        for (auto& part : parts) part.cells.num_global += 1;
     }));
 }
 
@@ -126,7 +128,15 @@ TEST(ShardCheck, FindsChangedFiles)
     EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; }).find("its content was changed"), std::string::npos);
     EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.pop_back(); }).find("bytes, the manifest says"), std::string::npos);
     EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.resize(500); }).find("truncated"), std::string::npos);
-    EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.replace(text.find("\"owned_cells\": "), 15, "\"owned_cells\": 1"); })
+    const auto with_one_more = [](std::string& text, const std::string& key) {
+        const auto at = text.find('"' + key + "\": ") + key.size() + 4, end = text.find_first_of(",\n", at);
+        text.replace(at, end - at, std::to_string(std::stoll(text.substr(at, end - at)) + 1));
+    };
+    EXPECT_NE(with_file("manifest.json",
+                        [&](std::string& text) {
+                            with_one_more(text, "owned_cells");
+                            with_one_more(text, "cells");
+                        })
                   .find("owned cells, the manifest says"),
               std::string::npos);
     EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.resize(50); }).find("is damaged"), std::string::npos);
@@ -136,6 +146,66 @@ TEST(ShardCheck, FindsChangedFiles)
     EXPECT_NE(check().find("does not exist"), std::string::npos);
     std::filesystem::remove(folder / "shards" / piece);
     EXPECT_NE(check().find("mesh_0001.vtu does not exist"), std::string::npos);
+}
+
+// Who believes the counts of a damaged manifest asks for their memory: minutes, or an error of the allocator.
+TEST(ShardCheck, RefusesCountsThatPartsDoNotHave)
+{
+    const TemporaryFolder folder;
+    save_subdomains(folder / "shards", cut(cube(3), 3, 1), {});
+    const auto file = folder / "shards/manifest.json";
+    const auto good = nlohmann::ordered_json::parse(read_bytes(file));
+    const auto refused = [&](const std::function<void(nlohmann::ordered_json&)>& change, const std::string& text) {
+        auto json = good;
+        change(json);
+        write_bytes(file, json.dump());
+        const auto faults = check_shards(folder / "shards");
+        if (faults.size() != 1 || faults[0].find("manifest.json") == std::string::npos || faults[0].find(text) == std::string::npos)
+            return testing::AssertionFailure() << "expected \"" << text << "\", found " << testing::PrintToString(faults);
+        return throws_with<IoError>(text, [&] { read_manifest(folder / "shards"); });
+    };
+
+    EXPECT_TRUE(refused([](auto& json) { json["cells"] = 4611686018427387904; }, "cells is 4611686018427387904, expected 27, the sum of owned_cells"));
+    EXPECT_TRUE(refused([](auto& json) { json["points"] = 10000000000; }, "points is 10000000000, expected 64, the sum of owned_points"));
+    EXPECT_TRUE(refused([](auto& json) { json["points"] = -1; }, "points is -1, expected a whole number"));
+    EXPECT_TRUE(refused([](auto& json) { json["cells"] = 1e30; }, "cells is 1e+30, expected a whole number"));
+    EXPECT_TRUE(refused([](auto& json) { json["cells"] = "27"; }, "cells is \"27\", expected a whole number"));
+    EXPECT_TRUE(refused([](auto& json) { json["ghost_layers"] = 4294967297; }, "ghost_layers is 4294967297, expected a whole number from 0 to 2147483647"));
+    EXPECT_TRUE(refused([](auto& json) { json["version"] = 1.5; }, "version is 1.5"));
+    for (const char* key : {"owned_cells", "ghost_cells", "owned_points", "ghost_points"}) {
+        EXPECT_TRUE(refused([&](auto& json) { json["parts"][1][key] = 10000000000; },
+                            std::string("piece 'pieces/mesh_0001.vtu': ") + key + " is 10000000000, expected a whole number from 0 to 2147483647"));
+    }
+    EXPECT_TRUE(refused(
+        [](auto& json) {
+            auto part = json["parts"][2];
+            part["owned_cells"] = part["owned_points"] = 0;
+            for (int i = 0; i < 1000; ++i) json["parts"].push_back(part);
+        },
+        "two parts have the piece 'pieces/mesh_0002.vtu'"));
+    write_bytes(file, good.dump());
+    EXPECT_EQ(check_shards(folder / "shards"), std::vector<std::string>());
+}
+
+TEST(ShardCheck, FindsWrongFiguresOfPartsInTheManifest)
+{
+    const TemporaryFolder folder;
+    const Mesh mesh = cube(3);
+    const Csr graph = mesh_graph(mesh);
+    const Partition partition = partition_with_metis(graph, {.num_parts = 2});
+    const auto finds = [&](const std::string& name, const std::string& text, const std::function<void(PartQuality&)>& change) {
+        ShardsInfo info{.quality = measure_quality(partition, graph)};
+        change(info.quality.parts[1]);
+        save_subdomains(folder / name, extract_subdomains(mesh, graph, partition, 0), info);
+        const auto faults = check_shards(folder / name);
+        EXPECT_EQ(faults.size(), 1U) << testing::PrintToString(faults);
+        EXPECT_NE(faults.at(0).find(text), std::string::npos) << faults.at(0);
+    };
+    finds("owned", "the manifest states 1000 owned rows of part 1, found ", [](auto& part) { part.num_owned = 1000; });
+    finds("ghosts", "the manifest states 0 ghosts of part 1", [](auto& part) { part.num_ghosts = 0; });
+    finds("edges", "the manifest states 0 cut edges of part 1", [](auto& part) { part.cut_edges = 0; });
+    finds("pieces", "the manifest states 7 connected pieces of part 1, found ", [](auto& part) { part.num_components = 7; });
+    finds("neighbours", "other neighbours of part 1", [](auto& part) { part.neighbors[0] = 5; });
 }
 
 TEST(ShardCheck, FindsAWrongEdgeCutInTheManifest)

@@ -4,6 +4,7 @@
 #include "models/diffusion/edm_sampling.h"
 #include "models/diffusion/grid_noise.h"
 #include "partition/error.h"
+#include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fixture_cases.h"
@@ -100,17 +101,16 @@ TEST(EdmCheckpoint, GivesTheReferencesOutput)
     test::expect_near("output", output.detach(), values.at("output"), 2e-6 * std::max(1.0, test::largest(values.at("output"))));
 }
 
+nlohmann::json small_dit_arguments()
+{
+    return {{"input_size", {12, 8}}, {"in_channels", 3}, {"out_channels", 2},
+            {"patch_size", 2},       {"hidden_size", 8}, {"depth", 1},
+            {"num_heads", 1},        {"mlp_ratio", 2.0}, {"attention_backend", "natten2d"}};
+}
+
 DitOptions small_denoiser()
 {
-    return dit_options({{"input_size", {12, 8}},
-                        {"in_channels", 3},
-                        {"out_channels", 2},
-                        {"patch_size", 2},
-                        {"hidden_size", 8},
-                        {"depth", 1},
-                        {"num_heads", 1},
-                        {"mlp_ratio", 2.0},
-                        {"attention_backend", "natten2d"}});
+    return dit_options(small_dit_arguments());
 }
 
 EdmPreconditioner rough_denoiser(std::vector<double> sigma_data)
@@ -141,6 +141,178 @@ TEST(EdmPreconditioning, TakesADeviationForEachChannel)
         const auto expected = noisy.narrow(1, c, 1) * (data[c] * data[c] / total) + inner.narrow(1, c, 1) * (s * data[c] / std::sqrt(total));
         EXPECT_TRUE(torch::allclose(denoised.narrow(1, c, 1), expected, 1e-5, 1e-6));
     }
+}
+
+// Exact in single precision, in which the buffer is made.
+const std::vector<double> kDeviations{0.25, 3.0};
+const std::vector<std::vector<std::int64_t>> kUnevenRows{{2, 10}, {4, 0, 8}};
+
+/// In double precision, with a deviation for each channel.
+EdmPreconditioner double_denoiser()
+{
+    auto model = rough_denoiser(kDeviations);
+    model->to(torch::kDouble);
+    return model;
+}
+
+EdmPreconditioner double_copy_of(EdmPreconditioner other)
+{
+    EdmPreconditioner model(small_denoiser(), kDeviations);
+    model->to(torch::kDouble);
+    model->eval();
+    const torch::NoGradGuard no_grad;
+    const auto values = other->named_parameters();
+    for (auto& item : model->named_parameters()) item.value().copy_(values[item.key()]);
+    return model;
+}
+
+/// What the network inside gives for an image with noise, each channel of it scaled by its own c_in.
+at::Tensor network(EdmPreconditioner& model, const at::Tensor& noisy, double sigma, const at::Tensor& image)
+{
+    std::vector<at::Tensor> channels;
+    for (int c = 0; c < 2; ++c) channels.push_back(noisy.narrow(1, c, 1) / std::hypot(sigma, kDeviations[c]));
+    channels.push_back(image);
+    return model->dit()->forward(torch::cat(channels, 1), torch::full({noisy.size(0)}, std::log(sigma) / 4, torch::kDouble));
+}
+
+TEST(EdmPreconditioning, LossWithADeviationForEachChannelIsThatOfThePaper)
+{
+    const auto type = torch::kDouble;
+    auto serial = double_denoiser();
+    const auto clean = torch::randn({2, 2, 12, 8}, type), noise = torch::randn({2, 2, 12, 8}, type), image = torch::randn({2, 1, 12, 8}, type);
+    const std::vector<double> sigmas{0.7, 4.0};
+    const auto sigma = torch::tensor(sigmas, type);
+
+    const auto loss = edm_loss(serial, clean, sigma, noise, {image, {}});
+    loss.backward();
+
+    // Karras et al. 2022, equation 8: with this weight the network itself is compared with its effective target, (clean - c_skip noisy) / c_out.
+    double expected = 0;
+    {
+        const torch::NoGradGuard no_grad;
+        for (int b = 0; b < 2; ++b) {
+            const auto s = sigmas[b];
+            const auto noisy = clean.narrow(0, b, 1) + s * noise.narrow(0, b, 1);
+            const auto given = network(serial, noisy, s, image.narrow(0, b, 1));
+            for (int c = 0; c < 2; ++c) {
+                const auto data = kDeviations[c], total = s * s + data * data;
+                const auto target = (clean[b][c] - data * data / total * noisy[0][c]) * std::sqrt(total) / (s * data);
+                expected += (given[0][c] - target).square().mean().item<double>() / 4;
+            }
+        }
+    }
+    EXPECT_NEAR(loss.item<double>(), expected, 1e-12 * expected);
+    const auto weight = serial->loss_weight(sigma);
+    ASSERT_EQ(weight.sizes(), at::IntArrayRef({2, 2, 1, 1}));
+    EXPECT_NEAR(weight[1][0].item<double>(), (16 + 0.0625) / (4 * 0.25 * 4 * 0.25), 1e-12);
+    EXPECT_NEAR(weight[1][1].item<double>(), (16 + 9) / 144.0, 1e-12);
+
+    for (const auto& extents : kUnevenRows) {
+        SCOPED_TRACE(extents.size());
+        run_ranks(static_cast<int>(extents.size()), [&](std::shared_ptr<const DeviceMesh> mesh) {
+            auto model = double_copy_of(serial);
+            const auto replicated = replicate(*model, mesh);
+            const auto cut = [&](const at::Tensor& whole) {
+                return from_local(whole.split_with_sizes(extents, 2)[mesh->coordinate(0)].clone(), mesh, {Shard(2)});
+            };
+
+            const auto found = edm_loss(model, cut(clean), sigma, cut(noise), {cut(image), {}});
+            found.backward();
+
+            EXPECT_NEAR(full_tensor(found).item<double>(), expected, 1e-12 * expected);
+            const auto gradients = serial->named_parameters();
+            for (const auto& item : model->named_parameters()) {
+                const auto& gradient = gradients[item.key()].grad();
+                test::expect_near(item.key(), item.value().grad(), gradient, 1e-11 * std::max(1.0, test::largest(gradient)));
+            }
+        });
+    }
+}
+
+TEST(EdmPreconditioning, SamplesWithADeviationForEachChannelAreThoseOfThePaper)
+{
+    const auto type = torch::kDouble;
+    auto serial = double_denoiser();
+    const std::vector<double> levels{20, 3, 0.5, 0};
+    const auto start = levels[0] * torch::randn({2, 2, 12, 8}, type), image = torch::randn({2, 1, 12, 8}, type);
+
+    const auto sample = follow_noise_levels(serial, start, levels, {image, {}}, {});
+
+    // Karras et al. 2022, algorithm 1, channel by channel; (x - D) / s = (s x - sd sqrt(s^2 + sd^2) F) / (s^2 + sd^2).
+    auto expected = start;
+    {
+        const torch::NoGradGuard no_grad;
+        const auto slope = [&](const at::Tensor& x, double s) {
+            const auto given = network(serial, x, s, image);
+            std::vector<at::Tensor> channels;
+            for (int c = 0; c < 2; ++c) {
+                const auto data = kDeviations[c], total = s * s + data * data;
+                channels.push_back((s * x.narrow(1, c, 1) - data * std::sqrt(total) * given.narrow(1, c, 1)) / total);
+            }
+            return torch::cat(channels, 1);
+        };
+        for (std::size_t i = 0; i + 1 < levels.size(); ++i) {
+            const auto step = levels[i + 1] - levels[i];
+            const auto first = slope(expected, levels[i]);
+            const auto moved = expected + step * first;
+            expected = levels[i + 1] > 0 ? expected + step * 0.5 * (first + slope(moved, levels[i + 1])) : moved;
+        }
+    }
+    test::expect_near("sample", sample, expected, 1e-11 * test::largest(expected));
+
+    for (const auto& extents : kUnevenRows) {
+        SCOPED_TRACE(extents.size());
+        run_ranks(static_cast<int>(extents.size()), [&](std::shared_ptr<const DeviceMesh> mesh) {
+            auto model = double_copy_of(serial);
+            const auto cut = [&](const at::Tensor& whole) {
+                return from_local(whole.split_with_sizes(extents, 2)[mesh->coordinate(0)].clone(), mesh, {Shard(2)});
+            };
+
+            const auto found = follow_noise_levels(model, cut(start), levels, {cut(image), {}}, {});
+
+            test::expect_near("sample", full_tensor(found), expected, 1e-11 * test::largest(expected));
+        });
+    }
+}
+
+TEST(EdmPreconditioning, SamplesOfAConstantNetworkFollowTheirClosedForm)
+{
+    auto model = double_denoiser();
+    {
+        const torch::NoGradGuard no_grad;
+        for (auto& item : model->named_parameters()) {
+            if (item.value().dim() > 1) item.value().zero_();
+        }
+    }
+    const EdmSampling sampling{.num_steps = 400, .sigma_max = 10};
+    const auto start = 10 * torch::randn({1, 2, 12, 8}, torch::kDouble), image = torch::randn({1, 1, 12, 8}, torch::kDouble);
+    const auto constant = network(model, start, 10, image).detach();
+    ASSERT_TRUE(torch::equal(network(model, -start, 0.1, -image).detach(), constant));
+    ASSERT_GT(constant.abs().max().item<double>(), 0.01);
+
+    const auto sample = follow_noise_levels(model, start, noise_levels(sampling), {image, {}}, sampling);
+
+    // With F constant, dx/ds = (x - D) / s is solved by x = sqrt(s^2 + sd^2) (u - F atan(s / sd)), where u does not depend on s.
+    for (int c = 0; c < 2; ++c) {
+        const auto data = kDeviations[c];
+        const auto expected = data * (start[0][c] / std::hypot(10, data) + constant[0][c] * std::atan(10 / data));
+        test::expect_near("channel " + std::to_string(c), sample[0][c], expected, 3e-4 * test::largest(expected));
+    }
+}
+
+TEST(EdmPreconditioning, TakesDeviationsFromArguments)
+{
+    const auto arguments_with = [](nlohmann::json sigma_data) -> nlohmann::json {
+        const nlohmann::json dit{{"__name__", "DiT"}, {"__args__", small_dit_arguments()}};
+        return {{"sigma_data", std::move(sigma_data)}, {"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
+    };
+
+    EXPECT_TRUE(torch::equal(make_edm_preconditioner(arguments_with({0.25, 3.0}))->named_buffers()["sigma_data"], torch::tensor({0.25F, 3.0F})));
+    // The reference makes one number of a list of one.
+    EXPECT_TRUE(torch::equal(make_edm_preconditioner(arguments_with(nlohmann::json::array({0.25})))->named_buffers()["sigma_data"], torch::tensor(0.25F)));
+    EXPECT_TRUE(throws_with<InvalidInput>("3 numbers for 2 channels", [&] { make_edm_preconditioner(arguments_with({1, 2, 3})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("sigma_data cannot be", [&] { make_edm_preconditioner(arguments_with({"a", 2})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("one number or one for each channel", [&] { make_edm_preconditioner(arguments_with(nlohmann::json::array())); }));
 }
 
 TEST(EdmPreconditioning, RefusesWhatDoesNotFit)
