@@ -44,7 +44,7 @@ set(rooms
   "models/registry: models/diffusion models/domino models/geotransolver models/graph models/grids models/layers models/transolver ops/neighbors ops/surface partition sharding/tensor"
   "models/transolver: models/layers ops/fused ops/slices partition"
 
-  "apps/bench: apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/bench: apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/prediction: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/training io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"

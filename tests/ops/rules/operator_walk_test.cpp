@@ -512,7 +512,7 @@ const std::map<std::string, const char*>& not_walked()
         {"aten::(empty_like|new_empty|new_empty_strided)", "their values are not defined"},
         {"aten::_reshape_alias", "called by LibTorch only, with the strides of a reshape"},
         {"aten::(mm|bmm|addmm|baddbmm)[.]dtype", "on GPUs only"},
-        {"aten::cudnn_.*", "on GPUs only"},
+        {"aten::(cudnn_.*|_thnn_fused_.*)", "on GPUs only; cells of recurrent networks: composed_test"},
         {"aten::(bernoulli_?([.]Tensor)?|multinomial|poisson|normal[.].*|randint_like[.].*)", "random draws: random_test"},
     };
     return operators;
