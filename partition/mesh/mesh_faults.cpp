@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <span>
+#include <vector>
 
 namespace meshard {
 
@@ -158,11 +159,18 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
 
 std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream)
 {
+    constexpr std::size_t few = 64;
+    std::vector<std::int32_t> sorted;
+    if (points.size() > few) sorted.assign(points.begin(), points.end());
+    std::ranges::sort(sorted);
+    const auto has = [&](std::int32_t point) {
+        return sorted.empty() ? std::ranges::find(points, point) != points.end() : std::ranges::binary_search(sorted, point);
+    };
     std::size_t at = 1;
     for (std::int32_t face = 0; face < stream[0]; ++face) {
         const auto of_face = stream.subspan(at + 1, static_cast<std::size_t>(stream[at]));
         for (const std::int32_t point : of_face)
-            if (std::ranges::find(points, point) == points.end())
+            if (!has(point))
                 return "cell " + std::to_string(cell) + " (polyhedron) lists " + std::to_string(points.size()) + " points, but its face " +
                        std::to_string(face) + " uses point " + std::to_string(point) +
                        ", which is not among them. The connectivity of a polyhedron must have every point of its faces";

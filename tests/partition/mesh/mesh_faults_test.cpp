@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <string>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -56,6 +59,24 @@ TEST(MeshFaults, TellsCellsApartWhosePointsHaveTheSameMean)
 
     EXPECT_EQ(faults.duplicate_cells, num_lines);
     EXPECT_EQ(faults.first_duplicate, num_lines);
+}
+
+TEST(MeshFaults, NameTheFaceOfAPolyhedronThatUsesAnotherPoint)
+{
+    for (const std::int32_t num_points : {4, 100'000}) {  // which would take minutes if each point were looked for among all
+        std::vector<std::int32_t> points(static_cast<std::size_t>(num_points));
+        std::iota(points.rbegin(), points.rend(), 10);
+        std::vector<std::int32_t> stream{num_points};
+        for (std::int32_t i = 0; i < num_points; ++i)
+            for (const auto entry : {3, 10 + i, 10 + (i + 1) % num_points, 10 + (i + 2) % num_points}) stream.push_back(entry);
+        EXPECT_EQ(polyhedron_fault(5, points, stream), "");
+
+        stream.back() = 9;
+
+        const auto fault = polyhedron_fault(5, points, stream);
+        EXPECT_NE(fault.find("cell 5 (polyhedron)"), std::string::npos) << fault;
+        EXPECT_NE(fault.find("face " + std::to_string(num_points - 1) + " uses point 9"), std::string::npos) << fault;
+    }
 }
 
 TEST(MeshFaults, FindsInvertedAndDegenerateCells)
