@@ -86,7 +86,7 @@ std::pair<double, double> errors_of(const TimedModel& timed, Precision precision
     }
 }
 
-/// Of a training step whose forward and backward are recorded, after some as they are on the same stream, and run as one launch.
+/// Seconds of a training step whose forward and backward are recorded, after some as they are on the same stream, and run as one launch.
 double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::AdamW& optimizer, const std::function<void()>& forward_and_backward)
 {
     if (!can_record(device.type())) throw InvalidInput("--graph: work of the device '" + device.str() + "' cannot be recorded. Leave it out, or name a GPU.");

@@ -11,6 +11,7 @@
 
 #include <torch/torch.h>
 
+#include <memory>
 #include <vector>
 
 namespace meshard {

@@ -147,13 +147,13 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
     if (options.what != "model" && (app.count("--model") > 0 || app.count("--arguments") > 0 || app.count("--grid") > 0))
         throw UsageError("--model, --arguments and --grid are for meshard bench model.");
-    if (options.from_graph && (options.what != "model" || options.inference_only)) throw UsageError("--graph is for training steps of meshard bench model.");
     const bool has_device = options.what == "step" || options.what == "model";
     if (!has_device && options.device == "auto") options.device = "cpu";
     if (!has_device && options.device != "cpu") throw UsageError("--device " + options.device + ": " + options.what + " is timed on CPUs. Leave it out.");
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
     for (const auto& word : also) options.also.push_back(changed(options, word));
     for (const auto* run : all_runs(options)) {
+        if (run->from_graph && (run->what != "model" || run->inference_only)) throw UsageError("--graph is for training steps of meshard bench model.");
         if (run->shape.n_hidden % run->shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");
     }
     return true;

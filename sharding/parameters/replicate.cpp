@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -88,6 +87,16 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     void attach(std::size_t k);
     void pin(std::size_t k);
     void check_is_free(std::size_t k) const;
+
+    /// Whether one of them is a hook of a module that is still replicated.
+    template <class Hook>
+    static bool has_living(const std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks)
+    {
+        return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+            const auto* one = dynamic_cast<const Hook*>(hook.get());
+            return one && !one->impl.expired();
+        });
+    }
 
     /// This rank's share of the gradient: shares of all ranks of a domain add up to the whole.
     at::Tensor share_of(std::size_t k, const at::Tensor& gradient)
@@ -297,15 +306,8 @@ void ReplicatedModule::Impl::pin(std::size_t k)
 
 void ReplicatedModule::Impl::check_is_free(std::size_t k) const
 {
-    const auto has = [](const auto& hooks, auto kind) {
-        return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
-            const auto* other = dynamic_cast<const std::remove_pointer_t<decltype(kind)>*>(hook.get());
-            return other && !other->impl.expired();
-        });
-    };
     const auto node = torch::autograd::impl::try_get_grad_accumulator(parameters[k]);
-    if (has(torch::autograd::impl::hooks(parameters[k]), static_cast<Attachment*>(nullptr)) ||
-        (node && has(node->pre_hooks(), static_cast<BeforeAccumulation*>(nullptr))))
+    if (has_living<Attachment>(torch::autograd::impl::hooks(parameters[k])) || (node && has_living<BeforeAccumulation>(node->pre_hooks())))
         throw InvalidInput("replicate: the parameter '" + names[k] + "' was given to replicate before.");
 }
 
@@ -317,8 +319,10 @@ ReplicatedModule::~ReplicatedModule()
     if (!impl_) return;
     for (std::size_t k = 0; k < impl_->parameters.size(); ++k) {
         std::erase_if(torch::autograd::impl::hooks(impl_->parameters[k]), [this](const auto& hook) {
-            const auto* own = dynamic_cast<const Attachment*>(hook.get());
-            return own && own->impl.lock() == impl_;
+            auto* const own = dynamic_cast<Attachment*>(hook.get());
+            if (!own || own->impl.lock() != impl_) return false;
+            own->impl.reset();  // nothing takes its place
+            return true;
         });
     }
 }

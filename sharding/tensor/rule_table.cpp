@@ -324,7 +324,7 @@ struct Installation {
             library("_::", key).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
         }
         library("_::", c10::DispatchKey::AutogradPrivateUse2).fallback(torch::autograd::autogradNotImplementedFallback());
-        // Of recurrent networks cuDNN keeps a buffer that only it can read. Cut ones run by LibTorch's cells, which have rules.
+        // cuDNN keeps a buffer of recurrent networks that only it can read: cut ones run by LibTorch's cells, which have rules.
         const std::string recurrent = "aten::cudnn_is_acceptable";
         for (const auto key : {c10::DispatchKey::PrivateUse2, c10::DispatchKey::AutogradPrivateUse2}) {
             library(recurrent, key).impl("cudnn_is_acceptable", [](const at::Tensor&) { return false; });

@@ -71,7 +71,7 @@ class Orientation(Steps):
         self.assertIn("normals point inwards", evaluated.err)
 
     def numbers_of(self, file):
-        """Of the judged case what does not depend on time and names."""
+        """What of the judged case does not depend on time and names."""
         case = json.loads((self.folder / file).read_text())
         case = case["runs"][0]["evaluation"]["cases"][0] if "runs" in case else case["cases"][0]
         return {f"{field}.{name}": value for field, values in case["fields"].items() for name, value in values.items() if not isinstance(value, dict)}
