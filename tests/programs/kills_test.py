@@ -17,17 +17,24 @@ class Kills(Modes):
     timeout = 200
 
     def half_written(self):
-        """Of the checkpoints' folder."""
-        folder = self.folder / "runs/killed/checkpoints"
-        return [name for name in os.listdir(folder) if ".partial" in name] if folder.exists() else []
+        """Names in the checkpoints' folder, which `--overwrite` removes and makes anew at any moment."""
+        try:
+            return [name for name in os.listdir(self.folder / "runs/killed/checkpoints") if ".partial" in name]
+        except FileNotFoundError:
+            return []
+
+    def size_of_metrics(self):
+        """Bytes of the run's table, which `--overwrite` removes, too."""
+        try:
+            return os.stat(self.folder / "runs/killed/metrics.jsonl").st_size
+        except FileNotFoundError:
+            return 0
 
     def kill(self, process, draw):
         """At one of three kinds of moments: at any time, between two steps, while a checkpoint is written. Returns which it was; `ended` if the run came first."""
-        metrics = self.folder / "runs/killed/metrics.jsonl"
         kind = draw.choice(("at any time", "between steps", "while writing", "while writing"))
         number = draw.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))   # SIGTERM leaves a checkpoint in the middle of an epoch
-        size = metrics.stat().st_size if metrics.exists() else 0
-        size += draw.randrange(1, 2000)
+        size = self.size_of_metrics() + draw.randrange(1, 2000)
         begin = time.monotonic() + draw.random()
         num_files = draw.randrange(1, 6)
         was_half_written = False
@@ -35,7 +42,7 @@ class Kills(Modes):
             is_half_written = bool(self.half_written())
             num_files -= is_half_written and not was_half_written
             was_half_written = is_half_written
-            if (kind == "at any time" and time.monotonic() > begin or kind == "between steps" and metrics.exists() and metrics.stat().st_size > size
+            if (kind == "at any time" and time.monotonic() > begin or kind == "between steps" and self.size_of_metrics() > size
                     or kind == "while writing" and num_files <= 0):
                 process.send_to_group(number)
                 return f"{kind}, signal {int(number)}"
