@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 namespace meshard {
 
@@ -237,7 +238,6 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
 {
     Csr& streams = mesh.face_streams;
     if (mesh.cell_types.back() == kPolyhedron) {
-        const auto damaged = [&] { fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged"); };
         const auto end = integer(face_ends_, row);
         // Cells before that are no polyhedra have no end of their own.
         std::int64_t begin = 0;
@@ -246,19 +246,16 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
                 begin = previous;
                 break;
             }
-        if (begin > end || end > faces_.num_values() || begin == end) damaged();
+        if (begin > end || end > faces_.num_values())
+            fail("array 'faceoffsets' holds " + std::to_string(end) + " for cell " + std::to_string(cell) + ", expected " + std::to_string(begin) + " to " +
+                 std::to_string(faces_.num_values()) + ". The file is damaged");
         count_touched(faces_, begin);
         const auto first = streams.num_entries();
-        for (auto i = begin; i < end; ++i) streams.indices.push_back(static_cast<std::int32_t>(integer(faces_, i)));
-        const std::span stream(streams.indices.data() + first, static_cast<std::size_t>(end - begin));
-        std::size_t at = 1;
-        for (std::int32_t face = 0; face < stream[0]; ++face) {
-            if (at >= stream.size() || stream[at] < 0 || static_cast<std::size_t>(stream[at]) > stream.size() - at - 1) damaged();
-            for (const auto point : stream.subspan(at + 1, stream[at]))
-                if (point < 0 || point >= num_points()) damaged();
-            at += 1 + static_cast<std::size_t>(stream[at]);
+        for (auto i = begin; i < end; ++i) {
+            const auto entry = integer(faces_, i);
+            streams.indices.push_back(std::in_range<std::int32_t>(entry) ? static_cast<std::int32_t>(entry) : -1);
         }
-        if (stream[0] < 0 || at != stream.size()) damaged();
+        const std::span stream(streams.indices.data() + first, static_cast<std::size_t>(end - begin));
         if (const auto fault = polyhedron_fault(cell, mesh.cells.row(mesh.cells.num_rows() - 1), stream); !fault.empty()) fail(fault + ". The file is damaged");
     }
     streams.offsets.push_back(streams.num_entries());

@@ -39,7 +39,7 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
         bool in_range = true;
         for (std::size_t i = 0; i < values.size(); ++i) {
             const auto point = static_cast<std::int64_t>(values[i]);
-            in_range = in_range && point >= 0 && point < num_points;
+            in_range &= point >= 0 && point < num_points;
             cells.indices[i] = static_cast<std::int32_t>(point);
         }
         if (in_range) return;
@@ -80,31 +80,6 @@ Csr read_cell_group(const VtkXmlFile& file, const XmlElement& element, std::int6
     const DataArray offsets = read_integers(file, element, "offsets", num_cells);
     const DataArray connectivity = read_integers(file, element, "connectivity", -1);
     return read_cells(file, connectivity, offsets, num_points, "<" + element.name + ">");
-}
-
-/// That face streams are whole, and that their points are points of their cells.
-void check_polyhedra(const VtkXmlFile& file, const Mesh& mesh)
-{
-    std::vector<std::int32_t> last_cell(static_cast<std::size_t>(mesh.num_points()), -1);  // that has the point
-    for (std::int32_t cell = 0; cell < mesh.face_streams.num_rows(); ++cell) {
-        if (mesh.cell_types[cell] != kPolyhedron) continue;
-        const auto stream = mesh.face_streams.row(cell);
-        const auto fail = [&] { file.fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged"); };
-        for (const std::int32_t point : mesh.cells.row(cell)) last_cell[point] = cell;
-        if (stream.empty()) fail();
-        bool has_strange = false;
-        std::size_t at = 1;
-        for (std::int32_t face = 0; face < stream[0]; ++face) {
-            if (at >= stream.size() || stream[at] < 0 || static_cast<std::size_t>(stream[at]) > stream.size() - at - 1) fail();
-            for (const std::int32_t point : stream.subspan(at + 1, stream[at])) {
-                if (point < 0 || point >= mesh.num_points()) fail();
-                has_strange = has_strange || last_cell[point] != cell;
-            }
-            at += 1 + static_cast<std::size_t>(stream[at]);
-        }
-        if (stream[0] < 0 || at != stream.size()) fail();
-        if (has_strange) file.fail(polyhedron_fault(cell, mesh.cells.row(cell), stream) + ". The file is damaged");
-    }
 }
 
 bool has_named(const XmlElement& parent, std::string_view name)
@@ -185,20 +160,24 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
     const XmlElement& element = file.require_child(piece, "Cells");
     mesh.cells = read_cell_group(file, element, num_cells, mesh.num_points());
     const DataArray types = read_integers(file, element, "types", num_cells);
-    mesh.cell_types.reserve(static_cast<std::size_t>(num_cells));
+    mesh.cell_types.resize(static_cast<std::size_t>(num_cells));
     with_scalar_type(types.type(), [&]<class T>() {
-        for (const T type : types.values<T>()) {
-            if (static_cast<std::int64_t>(type) < 0 || static_cast<std::int64_t>(type) > 255)
-                file.fail("cell " + std::to_string(mesh.cell_types.size()) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
-            mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
+        const auto values = types.values<T>();
+        for (std::int64_t cell = 0; cell < num_cells; ++cell) {
+            const auto type = static_cast<std::int64_t>(values[cell]);
+            if (type < 0 || type > 255)
+                file.fail("cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
+            mesh.cell_types[cell] = static_cast<std::uint8_t>(type);
+            const auto size = mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell];
+            if (!cell_type_of(mesh.cell_types[cell]).fits(size)) file.fail(cell_size_fault(cell, mesh.cell_types[cell], size) + ". The file is damaged");
         }
     });
-    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
-        if (const auto fault = cell_size_fault(cell, mesh.cell_types[cell], mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell]); !fault.empty())
-            file.fail(fault + ". The file is damaged");
     if (std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) return;
     mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
-    check_polyhedra(file, mesh);
+    PolyhedronCheck check(mesh.num_points());
+    for (std::int32_t cell = 0; cell < static_cast<std::int32_t>(num_cells); ++cell)
+        if (mesh.cell_types[cell] == kPolyhedron && !check.passes(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)))
+            file.fail(polyhedron_fault(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)) + ". The file is damaged");
 }
 
 void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& mesh)

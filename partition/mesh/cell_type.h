@@ -40,6 +40,9 @@ struct CellType {
     CellShape shape = CellShape::Unknown;
     std::int8_t min_points = 0;  ///< fewest points of such a cell
     bool fixed_size = false;     ///< has exactly `min_points`
+
+    /// Whether VTK has the type, and cells of it this number of points.
+    bool fits(std::int64_t num_points) const { return !name.empty() && num_points >= min_points && !(fixed_size && num_points > min_points); }
 };
 
 const CellType& cell_type_of(std::uint8_t cell_type);

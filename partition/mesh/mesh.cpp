@@ -30,44 +30,9 @@ void validate_cell_types(const Mesh& mesh)
     if (static_cast<std::int64_t>(mesh.cell_types.size()) != mesh.num_cells())
         throw InvalidInput("Mesh: there are " + std::to_string(mesh.cell_types.size()) + " cell types for " + std::to_string(mesh.num_cells()) + " cells.");
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
-        const auto& type = cell_type_of(mesh.cell_types[i]);
         const auto num_points = static_cast<std::int64_t>(mesh.cells.row(i).size());
-        if (type.name.empty())
-            throw InvalidInput("Mesh: cell " + std::to_string(i) + " has type " + std::to_string(mesh.cell_types[i]) + ", which VTK does not know.");
-        if (num_points < type.min_points || (type.fixed_size && num_points > type.min_points))
-            throw InvalidInput("Mesh: " + describe_cell(mesh, i) + " has " + std::to_string(num_points) + " points, expected " +
-                               std::to_string(type.min_points) + (type.fixed_size ? "." : " or more."));
+        if (!cell_type_of(mesh.cell_types[i]).fits(num_points)) throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
     }
-}
-
-/// @param last_cell   of each point the last cell that has it, of those before; this cell's are noted
-void validate_face_stream(const Mesh& mesh, std::int64_t cell, std::vector<std::int32_t>& last_cell)
-{
-    const auto stream = mesh.face_streams.row(cell);
-    const auto fail = [&](const std::string& what) { throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, cell) + " " + what); };
-    if (mesh.cell_types[cell] != 42) {
-        if (!stream.empty()) fail("is not empty; only polyhedra have one.");
-        return;
-    }
-    if (stream.empty()) fail("is empty; a polyhedron needs its faces.");
-    const auto number = static_cast<std::int32_t>(cell);
-    for (const auto point : mesh.cells.row(cell)) last_cell[point] = number;
-    bool has_strange = false;
-    std::size_t at = 1;
-    for (std::int32_t f = 0; f < stream[0]; ++f) {
-        if (at >= stream.size()) fail("ends before face " + std::to_string(f) + " of " + std::to_string(stream[0]) + ".");
-        const auto num_points = stream[at];
-        if (num_points < 0 || static_cast<std::size_t>(num_points) > stream.size() - at - 1)
-            fail("ends within face " + std::to_string(f) + ", which says it has " + std::to_string(num_points) + " points.");
-        for (const auto point : stream.subspan(at + 1, num_points)) {
-            if (point < 0 || point >= mesh.num_points())
-                fail("holds point " + std::to_string(point) + ", expected 0 to " + std::to_string(mesh.num_points() - 1) + ".");
-            has_strange = has_strange || last_cell[point] != number;
-        }
-        at += 1 + num_points;
-    }
-    if (at != stream.size()) fail("has " + std::to_string(stream.size() - at) + " entries after its " + std::to_string(stream[0]) + " faces.");
-    if (has_strange) throw InvalidInput("Mesh: " + polyhedron_fault(cell, mesh.cells.row(cell), stream) + ".");
 }
 
 void validate_face_streams(const Mesh& mesh)
@@ -80,8 +45,16 @@ void validate_face_streams(const Mesh& mesh)
     if (!has_polyhedra) return;
     // The entries are counts as well as points, so the bound that Csr checks is the larger of both.
     mesh.face_streams.validate(INT32_MAX);
-    std::vector<std::int32_t> last_cell(static_cast<std::size_t>(mesh.num_points()), -1);
-    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) validate_face_stream(mesh, i, last_cell);
+    PolyhedronCheck check(mesh.num_points());
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        const auto stream = mesh.face_streams.row(i);
+        if (mesh.cell_types[i] == 42) {
+            if (!check.passes(static_cast<std::int32_t>(i), mesh.cells.row(i), stream))
+                throw InvalidInput("Mesh: " + polyhedron_fault(i, mesh.cells.row(i), stream) + ".");
+        } else if (!stream.empty()) {
+            throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, i) + " is not empty; only polyhedra have one.");
+        }
+    }
 }
 
 void validate_arrays(std::span<const DataArray> arrays, const char* group, std::int64_t num_rows)

@@ -13,9 +13,21 @@ namespace meshard {
 /// Message about a cell whose number of points does not fit its type, e.g. `cell 7 (pyramid) has 8 points, expected 5`; empty if it fits.
 std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points);
 
-/// Message about a polyhedron whose faces (a face stream that is valid by itself) use a point that is not among `points`, those of the cell;
-/// empty if there is none.
+/// Message about a polyhedron whose face stream ends within a face or after its last, or uses a point that is not among `points`, those of the cell;
+/// empty if there is no such fault.
 std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
+
+/// Finds polyhedra with such faults among all cells of a mesh, faster than `polyhedron_fault` does for each, with four bytes a point.
+class PolyhedronCheck {
+public:
+    explicit PolyhedronCheck(std::int64_t num_points) : last_cell_(static_cast<std::size_t>(num_points) + 1, -1) {}
+
+    /// @param points   of the cell, each from 0 to the number of points
+    bool passes(std::int32_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
+
+private:
+    std::vector<std::int32_t> last_cell_;  ///< of each point the last cell that has it; one entry more stands for points that do not exist
+};
 
 /// Suspicious points and cells of a mesh that can be used all the same.
 struct MeshFaults {

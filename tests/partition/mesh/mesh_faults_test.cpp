@@ -79,6 +79,37 @@ TEST(MeshFaults, NameTheFaceOfAPolyhedronThatUsesAnotherPoint)
     }
 }
 
+TEST(MeshFaults, FindFaceStreamsThatAreNotWhole)
+{
+    const std::vector<std::int32_t> points{0, 1, 2, 7};
+    const std::vector<std::pair<std::vector<std::int32_t>, std::string>> cases{
+        {{2, 3, 0, 1, 2, 3, 1, 2, 7}, ""},
+        {{0}, ""},
+        {{}, "is empty"},
+        {{-1}, "says it has -1 faces"},
+        {{-1, 3, 0, 1, 2}, "says it has -1 faces"},
+        {{2, 3, 0, 1, 2}, "ends before face 1 of 2"},
+        {{1}, "ends before face 0 of 1"},
+        {{1, 4, 0, 1, 2}, "ends within face 0"},
+        {{1, -3, 0, 1, 2}, "ends within face 0"},
+        {{1, 2147483647, 0, 1, 2}, "ends within face 0"},
+        {{1, 3, 0, 1, 2, 7}, "has 1 entries after its 1 faces"},
+        {{1, 3, 0, 1, 3}, "face 0 uses point 3"},
+        {{1, 3, 0, 1, 8}, "face 0 uses point 8"},
+        {{1, 3, 0, 1, 2147483647}, "face 0 uses point 2147483647"},
+        {{1, 3, 0, 1, -1}, "face 0 uses point -1"},
+    };
+    PolyhedronCheck check(8);
+    check.passes(0, std::vector<std::int32_t>{3}, std::vector<std::int32_t>{0});  // another cell has point 3
+    std::int32_t cell = 1;
+    for (const auto& [stream, text] : cases) {
+        const auto fault = polyhedron_fault(cell, points, stream);
+        EXPECT_EQ(fault.empty(), text.empty()) << fault;
+        EXPECT_NE(fault.find(text), std::string::npos) << fault;
+        EXPECT_EQ(check.passes(cell++, points, stream), text.empty()) << text;
+    }
+}
+
 TEST(MeshFaults, FindsInvertedAndDegenerateCells)
 {
     for (Mesh mesh : {cube(2), tet_cube(1)}) {

@@ -67,7 +67,7 @@ TEST(Mesh, NamesTheInvariantThatDoesNotHold)
     EXPECT_TRUE(refuses(polyhedral_cube(1), [&](Mesh& m) { set_stream(m, {}); }, "is empty; a polyhedron needs its faces"));
     EXPECT_TRUE(refuses(polyhedral_cube(1), [&](Mesh& m) { set_stream(m, {2, 3, 0, 1, 2}); }, "ends before face 1 of 2"));
     EXPECT_TRUE(refuses(polyhedral_cube(1), [&](Mesh& m) { set_stream(m, {1, 4, 0, 1, 2}); }, "ends within face 0"));
-    EXPECT_TRUE(refuses(polyhedral_cube(1), [&](Mesh& m) { set_stream(m, {1, 3, 0, 1, 8}); }, "holds point 8, expected 0 to 7"));
+    EXPECT_TRUE(refuses(polyhedral_cube(1), [&](Mesh& m) { set_stream(m, {1, 3, 0, 1, 8}); }, "uses point 8, which is not among them"));
     EXPECT_TRUE(refuses(polyhedral_cube(1), [&](Mesh& m) { set_stream(m, {1, 3, 0, 1, 2, 7}); }, "has 1 entries after its 1 faces"));
     EXPECT_TRUE(
         refuses(strip(2), [](Mesh& m) { m.point_data[1] = DataArray("velocity", ScalarType::Int8, 7); }, "point array 'velocity' has 7 rows, expected 6"));
