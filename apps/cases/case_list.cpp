@@ -363,7 +363,16 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
 /// All cases of one set.
 std::vector<CaseSource> find_files(const DataConfig& data)
 {
-    if (!std::filesystem::is_directory(data.root)) throw IoError("data.root is " + data.root.string() + ", which is no folder.");
+    if (!std::filesystem::is_directory(data.root)) {
+        std::error_code error;
+        const auto where = std::filesystem::absolute(data.root).lexically_normal();
+        const auto is_link = std::filesystem::is_symlink(where, error);
+        throw IoError("data.root is " + data.root.string() + ", and " +
+                      (std::filesystem::exists(where, error) ? where.string() + " is no folder"
+                       : is_link ? where.string() + " is a link to " + std::filesystem::read_symlink(where, error).string() + ", which is not there"
+                                 : "there is no folder " + where.string()) +
+                      ". If the cases lie elsewhere now, add data.root=FOLDER.");
+    }
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
     if (files.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.surface.");

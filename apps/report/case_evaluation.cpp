@@ -179,6 +179,12 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint)
     return folder.filename() == "checkpoints" && std::filesystem::exists(run / "resolved_config.yaml") ? run : std::filesystem::path();
 }
 
+std::string sizes_of(const CaseLists& cases)
+{
+    return std::to_string(cases.train.size()) + " of train, " + std::to_string(cases.val.size()) + " of val and " + std::to_string(cases.test.size()) +
+           " of test";
+}
+
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b)
 {
     std::error_code error;
@@ -187,23 +193,38 @@ bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b
 
 }  // namespace
 
-JudgedModel judged_model(const std::filesystem::path& path, std::size_t part)
+std::vector<std::string> take_places_of_data(std::vector<std::string>& words)
+{
+    std::vector<std::string> places;
+    std::erase_if(words, [&](const std::string& word) {
+        const auto key = std::string_view(word).substr(0, word.find('='));
+        if (key.size() == word.size() || !key.starts_with("data.")) return false;
+        if (key != "data.root" && !(key.starts_with("data.sets.") && key.ends_with(".root")))
+            throw UsageError("'" + word + "': of a run that is trained, only data.root and data.sets.NAME.root can be said anew.");
+        places.push_back(word);
+        return true;
+    });
+    return places;
+}
+
+JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, std::span<const std::string> settings_now)
 {
     const bool is_file = std::filesystem::is_regular_file(path);
     const auto run = is_file ? run_of(path) : path;
-    JudgedModel model{is_file ? Predictor::from_file(path, {}, part) : Predictor::from_run(path, part), {}, {}, {}, run};
+    JudgedModel model{is_file ? Predictor::from_file(path, {}, part) : Predictor::from_run(path, part), {}, {}, {}, {}, run};
     model.notes = model.predictor.notes();
     if (run.empty()) {
         model.notes.push_back(path.string() + " lies in no run's folder: cases must be named by their files, and there are no drag and lift.");
         return model;
     }
-    const auto settings = read_training_settings(run / "resolved_config.yaml", {});
+    const auto settings = read_training_settings(run / "resolved_config.yaml", settings_now);
     const auto config = training_config(settings);
     model.forces = force_settings(settings);
     try {
         model.cases = find_cases(config).of_part(part);
     } catch (const Error& error) {
-        model.notes.push_back(std::string("the data of the run are not found, so cases must be named by their files: ") + error.what());
+        model.why_no_cases = std::string("the data of the run are not found: ") + error.what();
+        model.notes.push_back(model.why_no_cases);
     }
     return model;
 }
@@ -231,6 +252,10 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
             cases.emplace_back(CaseSource{std::filesystem::path(word).stem().string(), word, {}}, "given");
             continue;
         }
+        if (!model.why_no_cases.empty())
+            throw IoError("'" + word + "' is no file here, and if it is a case or a split of the run " + model.run.string() + ", " + model.why_no_cases);
+        if (word == "train" || word == "val" || word == "test")
+            throw UsageError("the run has no cases of '" + word + "'; it has " + sizes_of(model.cases) + ".");
         std::vector<std::string> names{"train", "val", "test", "all"};
         for (const auto& one : known) names.push_back(one.first.id);
         const auto nearest = nearest_name(word, names);

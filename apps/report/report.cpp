@@ -128,7 +128,7 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
     std::vector<CasePictures> pictures;
     std::vector<std::vector<Evaluation>> evaluations;
     const auto judge = [&](const std::filesystem::path& run, std::size_t part) {
-        auto model = judged_model(run, part);
+        auto model = judged_model(run, part, options.places);
         if (options.orient) model.predictor.set_orient(*options.orient);
         auto wanted = options.cases;
         if (wanted.empty() && !model.cases.val.empty()) wanted.emplace_back("val");

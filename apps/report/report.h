@@ -34,6 +34,7 @@ nlohmann::ordered_json report_json(std::span<const ReportedRun> runs);
 /// What a report is of.
 struct ReportOptions {
     std::vector<std::filesystem::path> runs;
+    std::vector<std::string> places = {};  ///< settings of all runs that say where their data lie now
     std::vector<std::string> cases = {};   ///< words as `judged_cases` takes them; of none: val and test
     std::vector<PlaneAcross> planes = {};  ///< through which volumes are looked at (`draw_case`)
     std::optional<Orient> orient = {};     ///< what is done with surfaces that are inside out; without it what each run did in training

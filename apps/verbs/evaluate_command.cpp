@@ -20,6 +20,7 @@ namespace {
 struct EvaluateArguments {
     std::string model;
     std::vector<std::string> cases;
+    std::vector<std::string> places;  // settings that say where the data lie now
     std::string output;
     std::vector<Threshold> thresholds;
     int num_ranks = 0;
@@ -38,7 +39,8 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
     app.add_option("model", options.model, "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
         ->required()
         ->type_name("RUN|CHECKPOINT");
-    app.add_option("cases", options.cases, "train, val, test, all, ids of the run's cases, or mesh files with the fields")
+    app.add_option("cases", options.cases,
+                   "train, val, test, all, ids of the run's cases, or mesh files with the fields; data.root=DIR says where the run's data lie now")
         ->type_name("CASES")
         ->default_str("test, or val where there is no test");
     app.add_option("-o,--output", options.output, "folder for evaluation.json and cases.csv")->type_name("DIR")->default_str("evaluation in the run's folder");
@@ -52,6 +54,7 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("N");
     if (!parse_arguments(app, arguments)) return false;
+    options.places = take_places_of_data(options.cases);
     if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
     return true;
@@ -88,7 +91,7 @@ std::vector<JudgedPart> judged_parts(const EvaluateArguments& options)
         auto words = options.cases;
         if (num_parts > 1) std::erase_if(words, [&](const auto& word) { return std::filesystem::is_regular_file(word) && part_of_file(word) != part; });
         if (words.empty() && !options.cases.empty()) continue;
-        auto model = judged_model(options.model, part);
+        auto model = judged_model(options.model, part, options.places);
         if (options.orient) model.predictor.set_orient(*options.orient);
         auto cases = judged_cases(model, words);
         auto folder = output_folder(options, model);

@@ -19,6 +19,7 @@ namespace {
 
 struct ReportArguments {
     std::vector<std::string> runs;
+    std::vector<std::string> places;  // settings that say where the data lie now
     std::vector<std::string> cases;
     std::string output;
     std::vector<Threshold> thresholds;
@@ -36,7 +37,7 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
                  "report");
     std::vector<std::string> bounds, planes;
     std::string orient;
-    app.add_option("runs", options.runs, "folders of runs of `meshard train`")->required()->type_name("RUN...");
+    app.add_option("runs", options.runs, "folders of runs of `meshard train`; data.root=DIR says where their data lie now")->required()->type_name("RUN...");
     app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");
     app.add_option("--cases", options.cases, "train, val, test, all or ids of the run's cases, separated by commas")
         ->delimiter(',')
@@ -56,6 +57,8 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("N");
     if (!parse_arguments(app, arguments)) return false;
+    options.places = take_places_of_data(options.runs);
+    if (options.runs.empty()) throw UsageError("runs is required. See `meshard report --help`.");
     if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
     for (const auto& plane : planes) options.planes.push_back(PlaneAcross::from_text(plane));
@@ -70,11 +73,12 @@ int report_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     keep_freed_memory();
     const auto verify = [&](int) {
-        for (const auto& run : options.runs) judged_cases(judged_model(run), options.cases);
+        for (const auto& run : options.runs) judged_cases(judged_model(run, 0, options.places), options.cases);
     };
     const auto body = [&](World& world) {
         const auto folder = std::filesystem::absolute(options.output);
-        const auto of_runs = write_report({{options.runs.begin(), options.runs.end()}, options.cases, options.planes, options.orient}, folder, world);
+        const auto of_runs =
+            write_report({{options.runs.begin(), options.runs.end()}, options.places, options.cases, options.planes, options.orient}, folder, world);
         if (world.rank() != 0) return exit_code::ok;
         for (const auto& evaluations : of_runs) {
             for (const auto& evaluation : evaluations) std::cout << to_text(evaluation);

@@ -222,6 +222,43 @@ class Evaluation(Judged):
         self.assertIn("boundary_4.vtp", self.good("evaluate", "runs/car", code=3).err)
 
 
+class MovedData(Judged):
+    """Cases that lie elsewhere than the run remembers, or not at all."""
+
+    def test_is_told_and_said_anew(self):
+        before = self.good("evaluate", "runs/car", "val", "-o", "before", "--json").out
+        (self.folder / "cases").rename(self.folder / "else where")
+        missing = "data.root is cases, and there is no folder " + str(self.folder / "cases")
+        for words in (("evaluate", "runs/car", "val"), ("evaluate", "runs/car"), ("evaluate", "runs/car", "3"), ("evaluate", "runs/car", "all", "--nproc", 2),
+                      ("report", "runs/car", "-o", "report"), ("report", "runs/car", "-o", "report", "--cases", "3"), ("train", "--resume", "runs/car", "training.num_epochs=4"),
+                      ("train", "car.yaml", "run_id=other"), ("prepare", "car.yaml"), ("sweep", "car.yaml", "-o", "sweep", "--seeds", 2), ("bench", "data", "car.yaml")):
+            self.assert_fails(self.meshard(*words), 3, missing, "data.root=FOLDER")
+        self.assertFalse((self.folder / "report").exists())
+        self.assertFalse((self.folder / "runs/other").exists())
+        for ranks in (1, 2):
+            after = self.good("evaluate", "runs/car", "val", "data.root=else where", "-o", "after", "--json", "--nproc", ranks).out
+            error = [json.loads(text)["splits"]["val"]["fields"]["pressure"]["rel_l2"]["mean"] for text in (before, after)]
+            self.assertAlmostEqual(error[0], error[1], places=6)
+        self.good("report", "runs/car", "data.root=else where", "-o", "report")
+        self.good("train", "--resume", "runs/car", "training.num_epochs=4", "data.root=else where", "--accept-data")
+        self.good("evaluate", "runs/car", "val")   # the run remembers it
+        (self.folder / "cases").symlink_to("gone")
+        self.assert_fails(self.meshard("evaluate", "runs/car", "val", "data.root=cases"), 3, "is a link to gone, which is not there")
+        self.assert_fails(self.meshard("evaluate", "runs/car", "val", "data.root=car.yaml"), 3, "car.yaml is no folder")
+        self.assert_fails(self.meshard("evaluate", "runs/car", "val", "data.fields=x"), 2, "only data.root")
+
+    def test_of_one_kind_is_told(self):
+        (self.folder / "cases/cases.json").rename(self.folder / "cases.json")
+        self.assert_fails(self.meshard("evaluate", "runs/car", "val"), 3, "cases.json cannot be read", "the data of the run are not found")
+        (self.folder / "cases.json").rename(self.folder / "cases/cases.json")
+        shutil.rmtree(self.folder / "cases/run_3")
+        self.assert_fails(self.meshard("evaluate", "runs/car", "4"), 3, "names case '3', which has no file")
+
+    def test_of_a_split_without_cases_is_told(self):
+        self.good("train", "car.yaml", "run_id=no_val", "data.split={train: ['1', '2'], test: ['3']}", "~data.split.val", "training.num_epochs=1", "--accept-data")
+        self.assert_fails(self.meshard("evaluate", "runs/no_val", "val"), 2, "the run has no cases of 'val'; it has 2 of train, 0 of val and 1 of test")
+
+
 class Page(html.parser.HTMLParser):
     """Cells with numbers, pictures and addresses of a report."""
 

@@ -83,6 +83,6 @@ class DataSets(Modes):
         refused(3, ("data.sets.two.split.train=['33']",), "data.sets.two: ", "'33'")
         refused(3, ("data.sets.two.split.test=1.0", "data.sets.two.share=2", "data.sets.one.share=2"), "data.sets.two has a share", "none of its cases trains")
         refused(3, ("data.sets.two.files=none_*.vtp",), "data.sets.two: no file matches")
-        refused(3, ("data.sets.two.root=c",), "data.sets.two: ", "which is no folder")
+        refused(3, ("data.sets.two.root=c",), "data.sets.two: ", "there is no folder")
         refused(2, ("data.sets.two.shar=2",), "data.sets.two.shar", "share")
         self.assertFalse((self.folder / "runs").exists())

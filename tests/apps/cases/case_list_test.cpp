@@ -284,7 +284,7 @@ TEST_F(CaseListTest, RefusesBrokenTables)
     data_.case_tables = {"absent.csv"};
     EXPECT_TRUE(throws_with<IoError>("cannot be read", [&] { find_cases(data_, 0); }));
     data_.root = folder_.path() / "absent";
-    EXPECT_TRUE(throws_with<IoError>("which is no folder", [&] { find_cases(data_, 0); }));
+    EXPECT_TRUE(throws_with<IoError>("there is no folder", [&] { find_cases(data_, 0); }));
 }
 
 TEST(ShuffledOrder, IsAPermutationThatFollowsTheSeed)

@@ -220,7 +220,7 @@ TEST_F(TrainCommand, SaysWhatIsWrongWithTheConfiguration)
     EXPECT_TRUE(fails_with(train("runs", {"data.root=???"}), 2, {"data.root must be set"}));
     EXPECT_TRUE(fails_with(train("runs", {"--nproc", "2", "parallel.domain=3"}), 2, {"make 3 ranks, and there are 2"}));
     EXPECT_TRUE(fails_with(meshard({"train"}), 2, {"the configuration is missing"}));
-    EXPECT_TRUE(fails_with(train("runs", {"data.root=" + path("absent")}), 3, {"which is no folder"}));
+    EXPECT_TRUE(fails_with(train("runs", {"data.root=" + path("absent")}), 3, {"there is no folder"}));
     EXPECT_TRUE(fails_with(meshard({"train", path("absent.yaml")}), 3, {"cannot be read"}));
     EXPECT_FALSE(std::filesystem::exists(path("runs")));
 }
