@@ -25,6 +25,12 @@ Json number_json(double value)
     return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
+/// Whether a metric is the rel_l2 of a field, not that of a component.
+bool is_of_whole_field(const std::string& metric)
+{
+    return metric.ends_with(".rel_l2") && std::ranges::count(metric, '.') == 1;
+}
+
 /// Puts a value at `a.b.c`.
 void put(Json& json, const std::string& path, Json value)
 {
@@ -107,6 +113,10 @@ Json case_json(const EvaluatedCase& one)
 {
     Json json{{"id", one.source.id}, {"split", one.split}, {"file", one.source.file.string()}, {"num_points", one.num_points}, {"seconds", one.seconds}};
     for (const auto& [name, value] : one.metrics) put(json["fields"], name, number_json(value));
+    if (one.isolation) json["isolation"] = *one.isolation;
+    if (!one.beyond.empty()) json["beyond"] = one.beyond;
+    for (const auto& [field, region] : one.error_regions)
+        json["error_regions"][field] = {{"bounds", region.bounds}, {"error_share", region.error_share}, {"row_share", region.row_share}};
     for (const auto& [name, value] : force_numbers(one)) put(json, name, number_json(value));
     if (!one.drag_along_x.empty()) {
         json["drag_along_x"] = {{"low_x", one.low_x}, {"high_x", one.high_x}, {"true", one.drag_along_x[0]}, {"predicted", one.drag_along_x[1]}};
@@ -114,11 +124,25 @@ Json case_json(const EvaluatedCase& one)
     return json;
 }
 
+std::string short_text(double value)
+{
+    if (!std::isfinite(value)) return "-";
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", value);
+    return text;
+}
+
 /// What `splits` says of one.
 Json split_json(const Evaluation& evaluation, const std::string& split)
 {
     const auto cases = cases_of(evaluation, split);
     Json to{{"num_cases", cases.size()}};
+    if (const auto worst = worst_case(evaluation, split))
+        to["worst"] = {{"id", worst->one->source.id},
+                       {"why", worst->text()},
+                       {"field", worst->field},
+                       {"times_median", number_json(worst->times_median)},
+                       {"beyond", worst->one->beyond}};
     for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
     for (const auto& series : coefficients_of(evaluation, split)) {
         for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
@@ -155,14 +179,6 @@ std::string exact_text(double value)
     return {text, end};
 }
 
-std::string short_text(double value)
-{
-    if (!std::isfinite(value)) return "-";
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
-    return text;
-}
-
 }  // namespace
 
 double mean_rel_l2(const EvaluatedCase& one)
@@ -170,11 +186,42 @@ double mean_rel_l2(const EvaluatedCase& one)
     double sum = 0;
     int count = 0;
     for (const auto& [name, value] : one.metrics) {
-        if (!name.ends_with(".rel_l2") || std::ranges::count(name, '.') != 1 || !std::isfinite(value)) continue;
+        if (!is_of_whole_field(name) || !std::isfinite(value)) continue;
         sum += value;
         ++count;
     }
     return count > 0 ? sum / count : 0;
+}
+
+std::string WorstCase::text() const
+{
+    auto text = field + " has " + short_text(times_median) + " times the median rel_l2";
+    for (const auto& [name, region] : one->error_regions)
+        if (name == field) text += "; " + region.text(one->on_cells);
+    if (one->isolation)
+        text +=
+            "; its shape and constants lie " + short_text(*one->isolation) + " times as far from the nearest training case as training cases lie from theirs";
+    if (!one->has_ranges) return text;
+    if (one->beyond.empty()) return text + "; each of its inputs lies within the range of the training cases";
+    text += "; beyond the training cases: ";
+    for (std::size_t i = 0; i < one->beyond.size(); ++i) text += (i == 0 ? "" : ", ") + one->beyond[i];
+    return text;
+}
+
+std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::string& split)
+{
+    const auto cases = cases_of(evaluation, split);
+    if (cases.size() < 2) return std::nullopt;
+    WorstCase worst{*std::ranges::max_element(cases, {}, [](const auto* one) { return mean_rel_l2(*one); }), {}, 0};
+    for (std::size_t m = 0; m < worst.one->metrics.size(); ++m) {
+        const auto& [name, value] = worst.one->metrics[m];
+        if (!is_of_whole_field(name)) continue;
+        std::vector<double> values;
+        for (const auto* one : cases) values.push_back(one->metrics[m].second);
+        const auto times = value / spread_of(values).median;
+        if (worst.field.empty() || times > worst.times_median) worst = {worst.one, name.substr(0, name.find('.')), times};
+    }
+    return worst;
 }
 
 std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why)
@@ -300,6 +347,7 @@ std::string to_text(const Evaluation& evaluation)
                             " " + (worst.is_string() ? worst.get<std::string>() : "-"), number("guess_rel_l2", "mean")});
         }
         out << fields;
+        if (const auto worst = worst_case(evaluation, split)) out << "  worst, " << worst->one->source.id << ": " << worst->text() << "\n";
         for (const auto& set : sets_of(evaluation, split)) {
             const auto& of_set = json["splits"][split]["sets"][set];
             out << "  " << set << " (" << count_text(of_set["num_cases"].get<std::int64_t>(), "case") << "): rel_l2";

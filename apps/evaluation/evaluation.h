@@ -3,6 +3,7 @@
 
 #include "apps/cases/case_list.h"
 #include "apps/evaluation/case_sums.h"
+#include "apps/evaluation/error_region.h"
 #include "apps/evaluation/field_metrics.h"
 #include "apps/evaluation/force_metrics.h"
 
@@ -31,7 +32,12 @@ struct EvaluatedCase {
     std::vector<std::vector<double>> drag_along_x = {};            ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
     std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};  ///< of each field by its name (error_histogram.h)
-    double seconds = 0;                                                              ///< of the prediction, without reading
+    std::vector<std::pair<std::string, ErrorRegion>> error_regions = {};             ///< of each field by its name; none of grids
+    bool on_cells = true;                                                            ///< what `error_regions` count
+    std::vector<std::string> beyond = {};  ///< a sentence for each input that leaves the ranges of the training cases; needs a model that says them
+    bool has_ranges = false;               ///< whether the model says them
+    std::optional<double> isolation = {};  ///< of its shape and constants (`ShapeCoefficients::Values`)
+    double seconds = 0;                    ///< of the prediction, without reading
 };
 
 /// The numbers of `evaluate` and of the report.
@@ -44,6 +50,17 @@ struct Evaluation {
 
 /// The mean of its fields' rel_l2, by which cases are ordered; those that are not defined are left out.
 double mean_rel_l2(const EvaluatedCase& one);
+
+/// Why the worst case of a split is the worst.
+struct WorstCase {
+    const EvaluatedCase* one = nullptr;
+    std::string field;        ///< whose rel_l2 is the most times the median over the cases of the split
+    double times_median = 0;  ///< how many times
+    std::string text() const;
+};
+
+/// The case of the largest `mean_rel_l2`; nothing for a split of fewer than two cases.
+std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::string& split);
 
 /// Gives a case its coefficients by the sums of its fields, and those of the table. Returns the free stream by which they are; nothing, and why, where there
 /// are none. @throws as `flow_reference`
@@ -67,9 +84,9 @@ std::vector<std::string> splits_of(const Evaluation& evaluation);
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split);
 
 /// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...},
-/// error_histograms: {pressure: {low: -1, high: 1, below, counts, above}},
+/// error_histograms: {pressure: {low: -1, high: 1, below, counts, above}}, worst: {id, why, field, times_median, beyond},
 /// sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data sets}},
-/// cases: [{id, split, num_points, fields, cd, cl, ...}]}. Numbers that are not defined are null.
+/// cases: [{id, split, num_points, fields, error_regions: {pressure: {bounds, error_share, row_share}}, cd, cl, ...}]}. Numbers that are not defined are null.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 
 /// Of a run with surface and volume, of which these are the two: the surface's, the volume's whole under `volume`, and its fields among those of the splits.

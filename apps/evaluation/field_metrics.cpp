@@ -13,6 +13,7 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLeastTruth = 1e-8;   // as `relative_l2`
 constexpr double kLeastSpread = 1e-3;  // of two coefficients whose order counts
+constexpr double kConstant = 1e-13;    // of the sum of squares: a truth of less spread is constant to rounding, and r2 has no meaning
 
 double quotient(double a, double b)
 {
@@ -87,7 +88,7 @@ Metrics field_metrics(std::span<const ChannelSums> channels)
             {"rel_l2_area", std::sqrt(quotient(all.weighted_error, all.weighted_truth))},
             {"rmse_over_max", quotient(rmse, all.largest_truth)},
             {"mae_over_max", quotient(mae, all.largest_truth)},
-            {"r2", 1 - quotient(all.error_squared, spread)},
+            {"r2", spread > kConstant * all.truth_squared ? 1 - all.error_squared / spread : kNone},
             {"guess_rel_l2", relative(all.guess_squared, all.truth_squared)},
             {"guess_mae", quotient(all.guess, all.count)}};
 }
@@ -147,7 +148,7 @@ double spearman(std::span<const double> a, std::span<const double> b)
 Metrics coefficient_metrics(std::span<const double> predicted, std::span<const double> truth, std::optional<double> guess)
 {
     const auto n = static_cast<double>(truth.size());
-    double absolute = 0, squares = 0, sum = 0, largest = 0, relatives = 0, spread = 0, guessed = 0;
+    double absolute = 0, squares = 0, sum = 0, largest = 0, relatives = 0, spread = 0, truth_squared = 0, guessed = 0;
     const auto mean = mean_of(truth);
     for (std::size_t i = 0; i < truth.size(); ++i) {
         const auto error = predicted[i] - truth[i];
@@ -157,6 +158,7 @@ Metrics coefficient_metrics(std::span<const double> predicted, std::span<const d
         largest = std::max(largest, std::abs(error));
         relatives += quotient(std::abs(error), std::abs(truth[i]));
         spread += (truth[i] - mean) * (truth[i] - mean);
+        truth_squared += truth[i] * truth[i];
         guessed += guess ? std::abs(*guess - truth[i]) : kNone;
     }
     const auto bias = sum / n;
@@ -166,7 +168,7 @@ Metrics coefficient_metrics(std::span<const double> predicted, std::span<const d
             {"std", std::sqrt(std::max(0.0, squares / n - bias * bias))},
             {"max_abs", largest},
             {"mean_rel", relatives / n},
-            {"r2", truth.size() < 2 ? kNone : 1 - quotient(squares, spread)},
+            {"r2", spread > kConstant * truth_squared ? 1 - squares / spread : kNone},
             {"spearman", spearman(predicted, truth)},
             {"pair_order", pair_order(predicted, truth)},
             {"guess_mae", guessed / n}};

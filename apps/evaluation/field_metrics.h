@@ -49,7 +49,7 @@ struct Spread {
 };
 Spread spread_of(std::span<const double> values);
 
-/// A coefficient over cases: n, mae, bias (mean error), std, max_abs, mean_rel, r2 (NaN below two cases and without spread), spearman (ties get the mean of
+/// A coefficient over cases: n, mae, bias (mean error), std, max_abs, mean_rel, r2 (NaN without spread), spearman (ties get the mean of
 /// their ranks), pair_order (share of the pairs whose truths differ by more than 0.001 that are ordered right), guess_mae (of `guess`).
 Metrics coefficient_metrics(std::span<const double> predicted, std::span<const double> truth, std::optional<double> guess);
 

@@ -2,9 +2,48 @@
 #include "apps/evaluation/shape_coefficients.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 namespace meshard {
+
+namespace {
+
+/// As `ShapeCoefficients::Values` has it, of rows of equal length.
+double isolation(const std::vector<std::vector<double>>& cases, const std::vector<double>& numbers)
+{
+    constexpr double least_deviation = 1e-3;  // as ShapeRegression: what hardly varies tells nothing
+    const auto n = static_cast<double>(cases.size());
+    std::vector<double> deviations(numbers.size(), 0.0);
+    for (std::size_t k = 0; k < numbers.size(); ++k) {
+        double mean = 0;
+        for (const auto& row : cases) mean += row[k] / n;
+        for (const auto& row : cases) deviations[k] += (row[k] - mean) * (row[k] - mean) / n;
+        deviations[k] = std::sqrt(deviations[k]);
+    }
+    const auto distance = [&](const std::vector<double>& a, const std::vector<double>& b) {
+        double squares = 0;
+        for (std::size_t k = 0; k < numbers.size(); ++k) {
+            if (deviations[k] > least_deviation) squares += std::pow((a[k] - b[k]) / deviations[k], 2);
+        }
+        return std::sqrt(squares);
+    };
+    const auto nearest = [&](const std::vector<double>& to, const std::vector<double>* self) {
+        auto least = std::numeric_limits<double>::infinity();
+        for (const auto& row : cases) {
+            if (&row != self) least = std::min(least, distance(row, to));
+        }
+        return least;
+    };
+    std::vector<double> among;
+    for (const auto& row : cases) among.push_back(nearest(row, &row));
+    std::ranges::nth_element(among, among.begin() + static_cast<std::ptrdiff_t>(among.size() / 2));
+    const auto typical = among[among.size() / 2];
+    return typical > 0 ? nearest(numbers, nullptr) / typical : 0;
+}
+
+}  // namespace
 
 ShapeCoefficients::ShapeCoefficients(std::vector<std::vector<double>> numbers, std::vector<double> drag, std::vector<double> lift)
     : numbers_(std::move(numbers)), drags_(std::move(drag)), lifts_(std::move(lift))
@@ -53,7 +92,7 @@ std::optional<ShapeCoefficients::Values> ShapeCoefficients::of(const ShapeSums& 
     row->insert(row->end(), constants.begin(), constants.end());
     if (row->size() != numbers_.front().size()) return std::nullopt;  // of a checkpoint whose shapes had other numbers
     if (!learnt_) learnt_ = std::make_shared<const Regressions>(Regressions{{numbers_, drags_}, {numbers_, lifts_}});
-    return Values{learnt_->drag(*row), learnt_->lift(*row)};
+    return Values{learnt_->drag(*row), learnt_->lift(*row), isolation(numbers_, *row)};
 }
 
 std::vector<double> constants_of_case(const DataConfig& data, const CaseSource& source)

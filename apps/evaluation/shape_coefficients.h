@@ -21,6 +21,9 @@ class ShapeCoefficients {
 public:
     struct Values {
         double drag = 0, lift = 0;
+        /// How far the case's numbers lie from those of the nearest training case, each in deviations of the training cases, over the median of that distance
+        /// among the training cases; 0 for one of them.
+        double isolation = 0;
     };
 
     /// Nothing for fewer than kFewestCases cases, or where the shape, drag or lift of one cannot be told. Drag and lift are the table's where it has both of

@@ -221,6 +221,28 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
     }
 }
 
+std::vector<std::string> doubts_of_ensemble(std::span<const Predictor> models)
+{
+    std::vector<std::string> doubts;
+    const Predictor* best = nullptr;
+    for (std::size_t i = 0; i < models.size(); ++i) {
+        const auto& file = models[i].checkpoint();
+        const auto same = std::ranges::find_if(models.first(i), [&](const auto& other) { return other.has_weights_of(models[i]); });
+        if (same != models.begin() + static_cast<std::ptrdiff_t>(i))
+            doubts.push_back(file.string() + " is the same model as " + same->checkpoint().string() +
+                             ": it counts twice in the mean, and the spread is too small.");
+        if (models[i].validation_error() && (!best || *models[i].validation_error() < *best->validation_error())) best = &models[i];
+    }
+    for (const auto& model : models) {
+        if (!model.validation_error() || *model.validation_error() < kFarWorse * *best->validation_error()) continue;
+        char text[128];
+        std::snprintf(text, sizeof text, "%.3g, and %.3g of ", *model.validation_error(), *best->validation_error());
+        doubts.push_back(model.checkpoint().string() + " had a relative error in validation of " + text + best->checkpoint().string() +
+                         ": the mean may be worse than the best alone. Compare with `meshard report`, or leave it out.");
+    }
+    return doubts;
+}
+
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                              const PredictionOptions& options, World& world)
 {

@@ -82,4 +82,9 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
 /// @throws InvalidInput, naming two models, unless all have the same fields, on cells or on points, and dropout if it is to be drawn.
 void require_same_fields(std::span<const Predictor> models, bool with_dropout);
 
+/// Sentences about members of an ensemble: one that is another once more, so that it counts twice, and one whose validation is kFarWorse times that of the
+/// best.
+std::vector<std::string> doubts_of_ensemble(std::span<const Predictor> models);
+inline constexpr double kFarWorse = 2;
+
 }  // namespace meshard

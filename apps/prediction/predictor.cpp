@@ -224,6 +224,8 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
     normalizer_ = checkpoint.normalizer();
     training_mean_ = checkpoint.training_mean();
     for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
+    if (description.contains("val") && description.contains("best_error") && description["best_error"].is_number())
+        validation_error_ = description["best_error"];
     ranges_ = InputRanges::from_json(description.value(part == 1 ? "volume_input_ranges" : "input_ranges", nlohmann::json()));  // not said by earlier versions
     const auto facing = description.value(part == 1 ? "volume_facing" : "facing", nlohmann::json::object());
     facing_ = {FacingCounts::from_json(facing.value("surfaces", nlohmann::json())), FacingCounts::from_json(facing.value("walls", nlohmann::json()))};
@@ -338,6 +340,12 @@ void Predictor::move_to(const at::Device& device)
     move_module(*model_.module, device);
     normalizer_ = normalizer_.on(device);
     training_mean_ = training_mean_.to(device);
+}
+
+bool Predictor::has_weights_of(const Predictor& other) const
+{
+    const auto equal = [](const auto& a, const auto& b) { return a.sizes() == b.sizes() && torch::equal(a, b); };
+    return model_.class_name == other.model_.class_name && std::ranges::equal(model_.module->parameters(), other.model_.module->parameters(), equal);
 }
 
 bool Predictor::has_dropout() const

@@ -76,6 +76,8 @@ public:
     /// Drag and lift by the shape alone, as the training cases have them; nothing for a checkpoint that does not say them.
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
+    /// Mean rel_l2 of the fields over the run's validation cases, the least that training saw; nothing where it had none.
+    const std::optional<double>& validation_error() const { return validation_error_; }
 
     /// Rows of a grid that are best left on one rank, of a model of grids.
     std::int64_t rows_together() const { return meshard::rows_together({model_.class_name, model_.arguments}); }
@@ -92,6 +94,9 @@ public:
 
     /// Brings the model to a device, where the inputs of `predict` must lie.
     void move_to(const at::Device& device);
+
+    /// Whether both are the same model with the same weights, as runs of one seed are.
+    bool has_weights_of(const Predictor& other) const;
 
     /// Whether the model has dropout, so that its draws differ.
     bool has_dropout() const;
@@ -123,6 +128,7 @@ private:
     std::vector<double> constants_;
     std::optional<double> time_;
     std::vector<std::string> notes_;
+    std::optional<double> validation_error_;
     ForceSettings forces_;
     InputRanges ranges_;
     TrainedFacing facing_;

@@ -136,6 +136,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         else if (std::ranges::find(notes, kOtherPartUnknown) == notes.end())
             notes.emplace_back(kOtherPartUnknown);
     }
+    auto beyond = predictor.ranges().beyond(inputs, data, all);
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
     std::vector<double> of_head;
@@ -149,6 +150,11 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     result.metrics = sums.metrics(layout);
     const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling), all);
     for (std::size_t f = 0; f < histograms.size(); ++f) result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);
+    const auto regions = error_regions(predicted, truth, geometry, layout, part.bounds, all);
+    for (std::size_t f = 0; f < regions.size(); ++f) result.error_regions.emplace_back(data.fields[f].name, regions[f]);
+    result.on_cells = data.on_cells;
+    result.has_ranges = !predictor.ranges().is_empty();
+    result.beyond = std::move(beyond);
     std::string why;
     const auto flow = add_forces(result, sums, layout, model.forces, why);
     add_of_head(result, predictor.names_of_head(), of_head, model.forces);
@@ -158,7 +164,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     } else {
         if (const auto& by_shape = predictor.shape_coefficients()) {
             const auto found = by_shape->of(shape_sums(whole, all), sums.forces, part.bounds, *flow, constants_of_case(data, source));
-            if (found) std::tie(result.drag_of_shape, result.lift_of_shape) = std::pair(found->drag, found->lift);
+            if (found) std::tie(result.drag_of_shape, result.lift_of_shape, result.isolation) = std::tuple(found->drag, found->lift, found->isolation);
         }
         result.low_x = part.bounds[0];
         result.high_x = part.bounds[1];

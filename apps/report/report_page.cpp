@@ -191,6 +191,18 @@ std::string tables_of_fields(const PageJson& run)
                  rows);
 }
 
+/// Of each split with several cases, which is the worst and why.
+std::string worst_cases(const PageJson& run)
+{
+    std::string html;
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        if (!numbers.contains("worst")) continue;
+        html += "<p>Worst of " + escaped(split) + ": case " + escaped(numbers["worst"]["id"].get<std::string>()) + ". " +
+                escaped(numbers["worst"]["why"].get<std::string>()) + ".</p>";
+    }
+    return html;
+}
+
 std::string table_of_forces(const PageJson& run)
 {
     constexpr std::array metrics{"n", "mae", "bias", "std", "max_abs", "worst", "mean_rel", "r2", "spearman", "pair_order", "guess_mae"};
@@ -364,7 +376,7 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
         html += "<p class=\"note\">Training had not converged: in the last tenth of its epochs the " + end["of"].get<std::string>() + " still fell by " +
                 number(100 * end["fell_by"].get<double>()) + " %. Train longer.</p>";
     }
-    html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run);
+    html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run) + worst_cases(run);
     if (const auto errors = histograms(run); !errors.empty()) html += "<div class=\"plots\">" + errors + "</div>";
     const auto forces = table_of_forces(run);
     if (!forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);

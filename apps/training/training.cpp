@@ -1354,6 +1354,7 @@ void Run::test()
     const auto all = fields();
     for (std::size_t f = 0; f < all.size(); ++f) text += formatted("%s %s %.4f", f == 0 ? "" : ",", all[f].name.c_str(), found.relative_l2[f]);
     log_.say(text + " (relative L2 error)" + drag_text(found.judged.front()));
+    if (const auto worst = worst_text(found.judged.front()); !worst.empty()) log_.say(worst);
 }
 
 void Run::finish()

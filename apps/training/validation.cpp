@@ -100,10 +100,18 @@ Json validation_json(const Evaluation& evaluation)
         return json;
     };
     auto json = all_of(numbers);
+    if (numbers.contains("worst")) json["worst"] = {{"id", numbers["worst"]["id"]}, {"why", numbers["worst"]["why"]}};
     if (numbers.contains("sets")) {
         for (const auto& [name, of_set] : numbers["sets"].items()) json["sets"][name] = all_of(of_set);
     }
     return json;
+}
+
+std::string worst_text(const Evaluation& evaluation)
+{
+    const auto& split = evaluation.cases.front().split;
+    const auto worst = worst_case(evaluation, split);
+    return worst ? "worst of " + split + ", case " + worst->one->source.id + ": " + worst->text() + "; `meshard report` shows where" : "";
 }
 
 std::string drag_text(const Evaluation& evaluation)

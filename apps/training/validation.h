@@ -62,6 +62,9 @@ private:
 /// the same of each of several data sets below "sets".
 nlohmann::ordered_json validation_json(const Evaluation& evaluation);
 
+/// Which case of a split of several is the worst, and why; else empty.
+std::string worst_text(const Evaluation& evaluation);
+
 /// `, Cd mae 0.0123` (against the solver's where the table has it), or nothing.
 std::string drag_text(const Evaluation& evaluation);
 

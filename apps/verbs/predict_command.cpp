@@ -297,6 +297,7 @@ int predict_command(std::span<const std::string> arguments)
         auto part = part_of_file(work.front().second);
         if (world.rank() == 0) {
             for (const auto& note : models.front().notes()) warn("predict", note);
+            for (const auto& doubt : doubts_of_ensemble(models)) warn("predict", doubt);
         }
         if (!world.device().is_cpu()) {
             const auto where = device_text(world, DeviceMesh::create(world, {world.size()}, {"domain"})->all());

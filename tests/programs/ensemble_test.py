@@ -53,6 +53,21 @@ class Ensemble(Case):
             self.assertAlmostEqual(float(found[1]), statistics.fmean(drag), 4)
             self.assertAlmostEqual(float(found[2]) / statistics.stdev(drag), 1, 1)
 
+    def test_of_one_run_twice_or_with_a_bad_member_warns(self):
+        for seed in (1, 2):
+            self.train(f"r{seed}", f"seed={seed}", "data.split={train: ['1', '2'], val: ['3']}", "training.max_steps=100", "training.num_epochs=60", "training.optimizer.lr=5e-3")
+        self.train("bad", "seed=3", "data.split={train: ['1', '2'], val: ['3']}", "training.num_epochs=1", "training.max_steps=1")
+        self.train("again", "seed=1", "data.split={train: ['1', '2'], val: ['3']}", "training.max_steps=100", "training.num_epochs=60", "training.optimizer.lr=5e-3")
+        body = "cases/run_4/boundary_4.vtp"
+
+        def warnings(*runs):
+            return self.good("predict", *(f"runs/{run}" for run in runs), body, "-o", "out.vtp").err
+
+        self.assertNotIn("warning", warnings("r1", "r2"))
+        self.assertIn("is the same model as runs/r1/", warnings("r1", "r2", "r1"))
+        self.assertIn("runs/again/checkpoints/best.safetensors is the same model as runs/r1/", warnings("r1", "again"))   # of the same seed
+        self.assertRegex(warnings("r1", "bad"), "runs/bad/.* had a relative error in validation of .* runs/r1/")
+
     def test_of_other_fields_is_refused(self):
         self.train("r1")
         self.train("r2", "~data.fields.wss")

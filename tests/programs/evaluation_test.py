@@ -14,7 +14,7 @@ import tempfile
 import xml.etree.ElementTree as xml
 
 from runner import Case
-from samples import copy_sample
+from samples import copy_sample, write_body
 
 TYPES = {"Float32": "f", "Float64": "d", "Int64": "q", "Int32": "i", "UInt8": "B"}
 
@@ -358,6 +358,52 @@ class Report(Judged):
         self.assertNotIn("not converged", page)
         found, page = judged([1, 0.5])
         self.assertIsNone(found)
+
+    def region_of(self, body, predicted):
+        """Of the 4 x 4 x 4 equal boxes around a body the share of squared errors of the pressure, and of cells, in the one with most: from the files."""
+        true, found = arrays_of(body), arrays_of(predicted)
+        points, offsets = true["Points"], true["offsets"]
+        bounds = [(min(points[axis::3]), max(points[axis::3])) for axis in range(3)]
+        squares, counts = {}, {}
+        for i, end in enumerate(offsets):
+            cell = [points[3 * p:3 * p + 3] for p in true["connectivity"][offsets[i - 1] if i else 0:end]]
+            place = [sum(point[axis] for point in cell) / len(cell) for axis in range(3)]
+            box = tuple(min(3, int(4 * (x - low) / (high - low))) for x, (low, high) in zip(place, bounds))
+            squares[box] = squares.get(box, 0) + (found["pressure"][i] - true["pMean"][i]) ** 2
+            counts[box] = counts.get(box, 0) + 1
+        box = max(squares, key=squares.get)
+        return squares[box] / sum(squares.values()), counts[box] / len(offsets), [low + (high - low) * (k + side) / 4 for k, (low, high) in zip(box, bounds) for side in (0, 1)]
+
+    def test_says_why_a_case_is_the_worst(self):
+        """A case of a pressure far below that of the others, and of a size that no training case has."""
+        write_body(self.folder / "cases/run_4/boundary_4.vtp", lengths=(1.5, 0.4, 0.3))
+        body = self.folder / "cases/run_4/boundary_4.vtp"
+        tree = xml.fromstring(body.read_text())
+        pressure = next(array for array in tree.iter("DataArray") if array.get("Name") == "pMean")
+        pressure.text = " ".join(str(0.01 * float(value)) for value in pressure.text.split())
+        body.write_bytes(xml.tostring(tree))
+        self.good("report", "runs/car", "-o", "report", "--cases", "all")
+        run = json.loads((self.folder / "report/report.json").read_text())["runs"][0]["evaluation"]
+        self.assertNotIn("worst", run["splits"]["test"])   # of one case nothing is the worst
+        log = self.good("train", "car.yaml", "run_id=more", "data.split={train: ['1', '2'], test: ['3', '4']}", "~data.split.val", "training.num_epochs=9",
+                        "data.inputs=[points]", "data.center=none", "data.length=none", "--accept-data").err
+        self.assertIn("worst of test, case 4: pressure has ", log)
+        self.good("predict", "runs/more", body, "-o", "predicted.vtp")
+        error_share, cell_share, bounds = self.region_of(body, self.folder / "predicted.vtp")
+        for ranks in (1, 2):
+            out = self.good("evaluate", "runs/more", "test", "-o", f"judged_{ranks}", "--nproc", ranks).out
+            self.assertRegex(out, r"worst, 4: pressure has [0-9.]+ times the median rel_l2; [0-9]+ % of its squared error lies in [0-9.]+ % of its cells, "
+                                  r"x .* to .*beyond the training cases: points.x goes from ")
+            numbers = json.loads((self.folder / f"judged_{ranks}/evaluation.json").read_text())
+            worst = numbers["splits"]["test"]["worst"]
+            self.assertEqual((worst["id"], worst["field"]), ("4", "pressure"))
+            region = next(case for case in numbers["cases"] if case["id"] == "4")["error_regions"]["pressure"]
+            self.assertAlmostEqual(region["error_share"], error_share, 4)
+            self.assertAlmostEqual(region["row_share"], cell_share, 9)
+            for ours, expected in zip(region["bounds"], bounds):
+                self.assertAlmostEqual(ours, expected, 5)
+        self.good("report", "runs/more", "-o", "report")
+        self.assertIn("Worst of test: case 4. pressure has ", html.unescape((self.folder / "report/report.html").read_text()))
 
     def test_keeps_the_pictures_of_two_runs_of_one_name_apart(self):
         shutil.copytree(self.folder / "runs/car", self.folder / "others/car")

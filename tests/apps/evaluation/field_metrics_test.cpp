@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/evaluation/case_sums.h"
+#include "apps/evaluation/error_region.h"
 #include "apps/evaluation/evaluation.h"
 #include "apps/evaluation/field_metrics.h"
 #include "apps/evaluation/force_metrics.h"
 #include "apps/program/command_line.h"
+#include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -63,6 +65,50 @@ TEST(FieldMetrics, OfCoefficientsHaveBiasScatterAndRanks)
     EXPECT_NEAR(value_of(metrics, "pair_order"), 1, 1e-12);
     EXPECT_NEAR(value_of(metrics, "guess_mae"), 0.04 / 3, 1e-12);
     EXPECT_TRUE(std::isnan(value_of(coefficient_metrics(std::vector{0.3}, std::vector{0.3}, {}), "r2")));
+}
+
+TEST(FieldMetrics, HaveNoR2OfAConstantTruth)
+{
+    const JudgedFields layout({{"p", "p", "kinematic"}}, {1});
+    const auto r2_of = [&](const at::Tensor& truth) {
+        return value_of(case_sums(truth + 1, truth, {}, layout, torch::zeros({1}), RankGroup()).metrics(layout), "p.r2");
+    };
+    EXPECT_TRUE(std::isnan(r2_of(torch::full({1000, 1}, 101325.3))));
+    EXPECT_TRUE(std::isnan(r2_of(torch::full({1000, 1}, 1e-7))));
+    EXPECT_TRUE(std::isnan(r2_of(torch::zeros({1000, 1}))));
+    const auto varied = torch::arange(1000, torch::kDouble).unsqueeze(1) * 1e-3 + 101325;  // by one part in 350,000
+    EXPECT_NEAR(r2_of(varied), 1 - 1 / ((1e6 - 1) / 12 * 1e-6), 1e-3);
+    EXPECT_TRUE(std::isnan(value_of(coefficient_metrics(std::vector{0.3, 0.31, 0.4}, std::vector{0.1, 0.1, 0.1}, {}), "r2")));
+}
+
+TEST(ErrorRegions, AreTheBoxesWithMostOfEachFieldsError)
+{
+    const JudgedFields layout({{"p", "p", "kinematic"}, {"u", "u", "vector"}}, {1, 2});
+    constexpr std::int64_t n = 1000;
+    const auto places = torch::stack({torch::arange(n, torch::kDouble) / (n - 1) * 8, torch::zeros({n}, torch::kDouble), torch::ones({n}, torch::kDouble)}, 1);
+    const auto truth = torch::zeros({n, 3});
+    auto prediction = torch::full({n, 3}, 0.1);
+    prediction.select(1, 0).slice(0, 900) += 0.9;   // the pressure at x of 7.2 and more
+    prediction.select(1, 2).slice(0, 0, 125) -= 1;  // the second component at x up to 1
+    for (const int num_ranks : {1, 2, 3}) {
+        run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            const auto& ranks = device_mesh->all();
+            const std::array<std::int64_t, 4> ends{0, num_ranks == 1 ? n : 950, num_ranks == 2 ? n : 950, n};  // uneven, one rank without rows
+            const auto own = [&](const at::Tensor& all) { return all.slice(0, ends[ranks.rank()], ends[ranks.rank() + 1]); };
+            const auto geometry = torch::cat({torch::zeros({n, 3}, torch::kDouble), places, torch::ones({n, 1}, torch::kDouble)}, 1);
+
+            const auto regions = error_regions(own(prediction), own(truth), own(geometry), layout, {0, 8, 0, 0, 0, 2}, ranks);
+
+            ASSERT_EQ(regions.size(), 2U);
+            EXPECT_EQ(regions[0].bounds, (std::array<double, 6>{6, 8, 0, 0, 1, 1.5}));
+            EXPECT_NEAR(regions[0].row_share, 0.25, 1e-12);
+            EXPECT_NEAR(regions[0].error_share, (100 * 1.0 + 150 * 0.01) / (100 * 1.0 + 900 * 0.01), 1e-6);
+            EXPECT_EQ(regions[1].bounds, (std::array<double, 6>{0, 2, 0, 0, 1, 1.5}));
+            EXPECT_NEAR(regions[1].error_share, (250 * 0.01 + 125 * 0.81 + 125 * 0.01) / (1000 * 0.01 + 125 * 0.81 + 875 * 0.01), 1e-6);
+        });
+    }
+    EXPECT_EQ((ErrorRegion{{6, 8, 0, 0, 1, 1.5}, 0.931, 0.25}.text(false)),
+              "93 % of its squared error lies in 25 % of its points, x 6 to 8, y 0 to 0, z 1 to 1.5");
 }
 
 TEST(FieldMetrics, GiveTiesTheMeanOfTheirRanks)

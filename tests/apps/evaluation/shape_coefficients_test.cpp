@@ -234,6 +234,24 @@ TEST_F(BoxesInAFlow, AreTheSameAfterACheckpoint)
     EXPECT_FALSE(after.of(figures[0].shape, figures[0].forces, figures[0].bounds, *flow, {}));
 }
 
+TEST_F(BoxesInAFlow, SayHowFarAShapeLiesFromThoseOfTraining)
+{
+    const auto shapes = found();
+    ASSERT_TRUE(shapes);
+    const auto isolation_of = [&](double longer) {
+        auto bounds = figures.back().bounds;
+        bounds[1] += longer;
+        std::string why;
+        return shapes->of(figures.back().shape, figures.back().forces, bounds, *flow_reference(settings, cases.back(), "kinematic", why), {})->isolation;
+    };
+    // The boxes differ in their length alone, by 0.2 each, so that their numbers lie evenly on a line.
+    EXPECT_NEAR(isolation_of(0), 0, 1e-9);
+    EXPECT_NEAR(isolation_of(0.1), 0.5, 1e-6);
+    EXPECT_NEAR(isolation_of(0.2), 1, 1e-6);
+    EXPECT_NEAR(isolation_of(2), 10, 1e-5);
+    EXPECT_NEAR(isolation_of(-0.1), 0.5, 1e-6);
+}
+
 TEST_F(BoxesInAFlow, SayNothingWhereTheyCannot)
 {
     EXPECT_FALSE(found(9)) << "too few";
