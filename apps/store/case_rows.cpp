@@ -133,8 +133,10 @@ void find_ranges(const RowFile& file, const StoredOrder& order, const RowChoice&
     const bool has_others = num_in_ranges > num_chosen;
     for (const auto& [begin, end] : runs) {
         file.verify(std::as_bytes(rows.ids.subspan(begin, end - begin)));
+        if (reads_ahead) file.verify(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
         for (auto row = begin; row < end; ++row) {
-            if (!has_others || std::ranges::binary_search(choice.ids, rows.ids[row])) found.emplace_back(rows.ids[row], file.values(row));
+            if (!has_others || std::ranges::binary_search(choice.ids, rows.ids[row]))
+                found.emplace_back(rows.ids[row], reads_ahead ? rows.row(row) : file.values(row));
         }
     }
 }
@@ -144,12 +146,14 @@ void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen,
 {
     const auto& rows = file.rows();
     MappedFile::will_be_read(std::as_bytes(rows.ids));
-    if (are_dense(num_chosen, static_cast<std::int64_t>(rows.values.size_bytes()))) MappedFile::will_be_read(std::as_bytes(rows.values));
+    const bool reads_all = are_dense(num_chosen, static_cast<std::int64_t>(rows.values.size_bytes()));
+    if (reads_all) MappedFile::will_be_read(std::as_bytes(rows.values));
     file.verify(std::as_bytes(rows.ids));
+    if (reads_all) file.verify(std::as_bytes(rows.values));
     for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
         const auto id = rows.ids[row];
         if (id < 0 || id >= stored.num_rows) throw damaged(stored, part, id);  // earlier versions wrote no hashes of pages
-        if (chosen.has(id)) found.emplace_back(id, file.values(row));
+        if (chosen.has(id)) found.emplace_back(id, reads_all ? rows.row(row) : file.values(row));
     }
 }
 
