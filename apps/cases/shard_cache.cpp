@@ -4,6 +4,7 @@
 #include "apps/cases/kept_folder.h"
 #include "apps/cases/source_hash.h"
 #include "io/bytes/content_hash.h"
+#include "io/bytes/hashed_json.h"
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
 #include "io/source_files.h"
@@ -39,6 +40,8 @@ bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
             if (std::filesystem::file_size(dir / part.file, ignored) != static_cast<std::uintmax_t>(part.num_bytes)) return false;
         }
         return true;
+    } catch (const UnknownVersion&) {
+        throw;
     } catch (const IoError&) {
         return false;  // damaged: made anew
     }

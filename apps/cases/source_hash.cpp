@@ -67,20 +67,30 @@ std::uint64_t whole_hash(const Files& files)
     return xxh64_of_text(text);
 }
 
+/// By which a note is known to be as it was written.
+std::string check_of(const SourceState& state, std::uint64_t hash)
+{
+    return hash_text(xxh64_of_text(hash_text(state.hash) + " " + hash_text(hash)));
+}
+
 std::optional<std::uint64_t> noted_hash(const std::filesystem::path& note, const SourceState& state)
 {
     std::ifstream stream(note);
     const auto content = nlohmann::json::parse(stream, nullptr, false);
     if (!content.is_object() || content.value("state", "") != hash_text(state.hash)) return std::nullopt;
     const auto& hash = content.find("hash");
-    return hash != content.end() && hash->is_number_unsigned() ? std::optional(hash->get<std::uint64_t>()) : std::nullopt;
+    if (hash == content.end() || !hash->is_number_unsigned() || content.value("check", "") != check_of(state, *hash)) return std::nullopt;
+    return hash->get<std::uint64_t>();
 }
 
 void write_note(const std::filesystem::path& note, const std::filesystem::path& source, const SourceState& state, std::uint64_t hash)
 {
     try {
         std::filesystem::create_directories(note.parent_path());
-        write_file_atomically(note, nlohmann::ordered_json{{"source", source.string()}, {"state", hash_text(state.hash)}, {"hash", hash}}.dump() + "\n");
+        write_file_atomically(
+            note,
+            nlohmann::ordered_json{{"source", source.string()}, {"state", hash_text(state.hash)}, {"hash", hash}, {"check", check_of(state, hash)}}.dump() +
+                "\n");
     } catch (const IoError&) {  // a full disk, a folder that may only be read
     } catch (const std::filesystem::filesystem_error&) {
     }

@@ -69,9 +69,10 @@ std::filesystem::path kept_file(const std::filesystem::path& stored)
     return stored / "figures.json";
 }
 
-std::string hash_of(const nlohmann::json& numbers)
+/// The folder's name is in it: the figures of another case do not count.
+std::string hash_of(const nlohmann::json& numbers, const std::filesystem::path& stored)
 {
-    return hash_text(xxh64_of_text(numbers.dump()));
+    return hash_text(xxh64_of_text(stored.filename().string() + " " + numbers.dump()));
 }
 
 /// What a case's figures.json says; nothing if there is none, or none that is whole.
@@ -83,7 +84,7 @@ std::optional<std::vector<double>> read_kept(const std::filesystem::path& stored
     if (!json.is_object() || json.value("version", 0) != kKeptVersion || !json.contains("numbers")) return {};
     const auto& numbers = json["numbers"];
     const auto is_number = [](const auto& one) { return one.is_number(); };
-    if (!numbers.is_array() || numbers.size() != num_numbers || !std::ranges::all_of(numbers, is_number) || json.value("hash", "") != hash_of(numbers))
+    if (!numbers.is_array() || numbers.size() != num_numbers || !std::ranges::all_of(numbers, is_number) || json.value("hash", "") != hash_of(numbers, stored))
         return {};
     return numbers.get<std::vector<double>>();
 }
@@ -92,7 +93,7 @@ void keep(const std::filesystem::path& stored, const std::vector<double>& number
 {
     if (!std::ranges::all_of(numbers, [](double one) { return std::isfinite(one); })) return;  // of a case without rows
     const nlohmann::json list = numbers;
-    const nlohmann::json json{{"format", "meshard case figures"}, {"version", kKeptVersion}, {"numbers", list}, {"hash", hash_of(list)}};
+    const nlohmann::json json{{"format", "meshard case figures"}, {"version", kKeptVersion}, {"numbers", list}, {"hash", hash_of(list, stored)}};
     try {
         write_file_atomically(kept_file(stored), json.dump() + "\n");
     } catch (const IoError&) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/prediction/predictor.h"
 
+#include "apps/settings/run_record.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
@@ -33,7 +34,7 @@ std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
         if (std::filesystem::exists(path)) return path;
     }
     if (std::filesystem::is_regular_file(run_dir)) {
-        throw IoError(run_dir.string() + " is a file; the folder of a run is expected. A file of weights alone goes to --model.");
+        throw IoError(run_dir.string() + " is no checkpoint; the folder of a run, or a file of weights (.safetensors, .mdlus, .pt), is expected.");
     }
     throw IoError(run_dir.string() + " has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a run, and has it trained for an epoch?");
 }
@@ -177,7 +178,7 @@ std::vector<std::pair<std::string, std::int64_t>> parse_fields(const std::string
 std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint)
 {
     const auto path = std::filesystem::is_regular_file(run_or_checkpoint) ? run_or_checkpoint : choose_checkpoint(run_or_checkpoint);
-    if (path.extension() != ".safetensors" || !read_checkpoint(path).weights.find("norm.mean")) return 1;
+    if (format_of_content(path) != CheckpointFormat::Safetensors || !read_checkpoint(path).weights.find("norm.mean")) return 1;
     return Checkpoint(path).description().contains("volume") ? 2 : 1;
 }
 
@@ -189,9 +190,14 @@ std::size_t part_of_file(const std::filesystem::path& mesh)
 Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t part)
 {
     Predictor predictor;
-    predictor.load_own(choose_checkpoint(run_dir), part);
-    const auto both = training_config(read_training_settings(run_dir / "resolved_config.yaml", {}));
+    const auto description = predictor.load_own(choose_checkpoint(run_dir), part);
+    const auto both = training_config(read_run_settings(run_dir));
     const auto config = both.of_part(part);
+    const bool says_data = !predictor.data_.fields.empty();  // earlier versions did not
+    if ((says_data && to_json(predictor.data_) != to_json(config.data)) || description.value("seed", both.seed) != both.seed) {
+        throw IoError(predictor.checkpoint_.string() + " is of another run than " + (run_dir / "resolved_config.yaml").string() +
+                      ": data or seed differ. Put the run's own files back.");
+    }
     predictor.data_ = config.data;
     if (predictor.other_part_) predictor.other_part_ = both.of_part(1 - part).data;
     predictor.forces_ = config.forces;
@@ -201,7 +207,7 @@ Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t 
     return predictor;
 }
 
-void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
+nlohmann::json Predictor::load_own(const std::filesystem::path& path, std::size_t part)
 {
     checkpoint_ = path;
     const Checkpoint checkpoint(path);
@@ -229,7 +235,7 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
     ranges_ = InputRanges::from_json(description.value(part == 1 ? "volume_input_ranges" : "input_ranges", nlohmann::json()));  // not said by earlier versions
     const auto facing = description.value(part == 1 ? "volume_facing" : "facing", nlohmann::json::object());
     facing_ = {FacingCounts::from_json(facing.value("surfaces", nlohmann::json())), FacingCounts::from_json(facing.value("walls", nlohmann::json()))};
-    if (!has_volume) return;
+    if (!has_volume) return description;
     if (find_model(model_.class_name).needs_both_parts && description.contains("data")) other_part_ = data_config(description[part == 1 ? "data" : "volume"]);
     // Fields and channels of the surface come first.
     const auto num_on_surface = static_cast<std::ptrdiff_t>(description.at("data").at("fields").size());
@@ -244,6 +250,7 @@ void Predictor::load_own(const std::filesystem::path& path, std::size_t part)
     model_.forward = [of_parts = model_.forward_parts, part](const PointInputs& inputs) {
         return part == 1 ? of_parts(nullptr, &inputs).volume : of_parts(&inputs, nullptr).surface;
     };
+    return description;
 }
 
 Predictor Predictor::from_file(const std::filesystem::path& file, const DataOptions& options, std::size_t part)

@@ -116,7 +116,8 @@ public:
 
 private:
     Predictor() = default;
-    void load_own(const std::filesystem::path& checkpoint, std::size_t part);
+    /// @return what the checkpoint says of itself
+    nlohmann::json load_own(const std::filesystem::path& checkpoint, std::size_t part);
     void name_fields(const DataOptions& options, std::int64_t num_channels);
     DeviceLoad load_of(const PointInputs& inputs) const;
     at::Tensor predicted(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head);

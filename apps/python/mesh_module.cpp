@@ -303,9 +303,12 @@ void bind_parts(py::module_& module)
     module.def("check_shards", &check_shards, WithoutGil());
     module.def("check_mesh", [](const SharedMesh& mesh) { return describe(find_faults(*mesh)); }, WithoutGil());
     module.def("write_shards", &write_shards, WithoutGil());
-    module.def("read_shards", [](const std::filesystem::path& folder) { return shared(load_subdomains(folder)); }, WithoutGil());
+    module.def("read_shards", [](const std::filesystem::path& folder, bool verify) { return shared(load_subdomains(folder, check_of(verify))); }, WithoutGil());
     module.def(
-        "read_part", [](const std::filesystem::path& folder, std::int32_t part) { return std::make_shared<Subdomain>(load_subdomain(folder, part)); },
+        "read_part",
+        [](const std::filesystem::path& folder, std::int32_t part, bool verify) {
+            return std::make_shared<Subdomain>(load_subdomain(folder, part, check_of(verify)));
+        },
         WithoutGil());
 }
 

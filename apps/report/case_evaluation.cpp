@@ -12,6 +12,7 @@
 #include "apps/prediction/other_part.h"
 #include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
+#include "apps/settings/run_record.h"
 #include "io/mesh_io.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
@@ -223,7 +224,7 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
         model.notes.push_back(path.string() + " lies in no run's folder: cases must be named by their files, and there are no drag and lift.");
         return model;
     }
-    const auto settings = read_training_settings(run / "resolved_config.yaml", settings_now);
+    const auto settings = read_run_settings(run, settings_now);
     const auto config = training_config(settings);
     model.forces = force_settings(settings);
     try {

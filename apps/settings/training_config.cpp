@@ -147,7 +147,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.val_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between validations"},
     {.path = "training.order", .fallback = "shuffled", .words = "shuffled|fixed", .meaning = "order of the cases in an epoch"},
     {.path = "training.order_file", .meaning = "JSON lines with `epoch` and `order` (ids of the cases), in place of training.order"},
-    {.path = "training.init", .meaning = "safetensors file with initial weights"},
+    {.path = "training.init", .meaning = "file with initial weights: .safetensors, .mdlus or .pt"},
 
     {.path = "parallel.data", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "groups of ranks that take different cases"},
     {.path = "parallel.domain", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "ranks that share a case; auto: all that parallel.data leaves"},

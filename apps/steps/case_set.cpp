@@ -90,10 +90,11 @@ at::Tensor CaseSet::volumes(std::int64_t i, std::span<const std::int64_t> ids) c
     const auto& stored = stored_[i];
     if (stored.measures.kind != MeasureKind::Volumes || stored.measures.blocks.empty()) return {};
     const MeasureFile file(stored);
+    const auto of_places = file.values();
     auto volumes = at::empty({std::ssize(ids)}, at::kDouble);
     auto* out = volumes.mutable_data_ptr<double>();
     for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids))
-        *out++ = stored.measures.mean * static_cast<double>(file.values()[static_cast<std::size_t>(place)]);
+        *out++ = stored.measures.mean * static_cast<double>(of_places[static_cast<std::size_t>(place)]);
     return volumes;
 }
 

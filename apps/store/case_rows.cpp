@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 namespace meshard {
@@ -40,7 +41,7 @@ std::pair<std::int32_t, std::int32_t> parts_of_rank(const StoredCase& stored, co
 
 RowFile open_part(const StoredCase& stored, std::int32_t part)
 {
-    RowFile file(stored.folder / stored.parts[part].file, stored.key);
+    RowFile file(stored.folder / stored.parts[part].file, stored.key, {stored.page_hashes, stored.parts[part].first_page});
     if (file.rows().num_rows() != stored.parts[part].num_rows || file.rows().num_columns != stored.num_inputs + stored.num_targets() ||
         std::ssize(file.rows().block_begins) != StoredOrder(stored.num_rows, stored.case_id).num_blocks() + 1) {
         throw IoError("store: " + (stored.folder / stored.parts[part].file).string() +
@@ -84,16 +85,17 @@ private:
 
 /// The first stored row of a block whose place is not before this one. The rows of a part are a random choice of the block's: a search from where the place
 /// would be if they lay evenly looks at a page or two of the ids, where one by halves would read all of them.
-std::int64_t first_row_at(const StoredRows& rows, const StoredOrder& order, std::int64_t block, std::int64_t place)
+std::int64_t first_row_at(const RowFile& file, const StoredOrder& order, std::int64_t block, std::int64_t place)
 {
+    const auto& rows = file.rows();
     const auto begin = rows.block_begins[block], end = rows.block_begins[block + 1];
     const auto first_place = order.begin_of(block), num_places = order.begin_of(block + 1) - first_place;
-    const auto is_before = [&](std::int64_t row) { return order.place_of(rows.ids[row]) < place; };
+    const auto is_before = [&](std::int64_t row) { return order.place_of(file.id(row)) < place; };
     auto low = begin + (place - first_place) * (end - begin) / num_places, high = low;  // no row below `low` is at the place or behind, in the end
     for (std::int64_t step = 1; low > begin && !is_before(low - 1); step *= 2) low = std::max(begin, low - step);
     for (std::int64_t step = 1; high < end && is_before(high); step *= 2) high = std::min(end, high + step);
-    const auto first = rows.ids.begin();
-    return std::partition_point(first + low, first + high, [&](std::int64_t id) { return order.place_of(id) < place; }) - first;
+    const auto candidates = std::views::iota(low, high);
+    return low + (std::ranges::partition_point(candidates, is_before) - candidates.begin());
 }
 
 /// Whether rows are so dense among others that most pages have one of them: reading all ahead is then faster.
@@ -104,8 +106,9 @@ bool are_dense(std::int64_t num_chosen, std::int64_t num_bytes)
 }
 
 /// Chosen rows that lie together. Where nothing of the file is in memory, the pages of all ranges are asked for before the first is looked at.
-void find_ranges(const StoredRows& rows, const StoredOrder& order, const RowChoice& choice, std::vector<FoundRow>& found)
+void find_ranges(const RowFile& file, const StoredOrder& order, const RowChoice& choice, std::vector<FoundRow>& found)
 {
+    const auto& rows = file.rows();
     const auto& ranges = choice.ranges;
     std::int64_t num_in_ranges = 0;
     for (const auto& range : ranges) {
@@ -122,28 +125,35 @@ void find_ranges(const StoredRows& rows, const StoredOrder& order, const RowChoi
     std::vector<std::pair<std::int64_t, std::int64_t>> runs;
     for (const auto& range : ranges) {
         const auto block = order.block_of(range.first);
-        const auto begin = first_row_at(rows, order, block, range.first), end = first_row_at(rows, order, block, range.first + range.count);
+        const auto begin = first_row_at(file, order, block, range.first), end = first_row_at(file, order, block, range.first + range.count);
         if (begin >= end) continue;
         runs.emplace_back(begin, end);
         if (reads_ahead) MappedFile::will_be_read(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
     }
     const bool has_others = num_in_ranges > num_chosen;
     for (const auto& [begin, end] : runs) {
+        file.verify(std::as_bytes(rows.ids.subspan(begin, end - begin)));
+        if (reads_ahead) file.verify(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
         for (auto row = begin; row < end; ++row) {
-            if (!has_others || std::ranges::binary_search(choice.ids, rows.ids[row])) found.emplace_back(rows.ids[row], rows.row(row));
+            if (!has_others || std::ranges::binary_search(choice.ids, rows.ids[row]))
+                found.emplace_back(rows.ids[row], reads_ahead ? rows.row(row) : file.values(row));
         }
     }
 }
 
 /// Chosen rows anywhere.
-void find_ids(const StoredRows& rows, const IdSet& chosen, std::int64_t num_chosen, const StoredCase& stored, std::int32_t part, std::vector<FoundRow>& found)
+void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen, const StoredCase& stored, std::int32_t part, std::vector<FoundRow>& found)
 {
+    const auto& rows = file.rows();
     MappedFile::will_be_read(std::as_bytes(rows.ids));
-    if (are_dense(num_chosen, static_cast<std::int64_t>(rows.values.size_bytes()))) MappedFile::will_be_read(std::as_bytes(rows.values));
+    const bool reads_all = are_dense(num_chosen, static_cast<std::int64_t>(rows.values.size_bytes()));
+    if (reads_all) MappedFile::will_be_read(std::as_bytes(rows.values));
+    file.verify(std::as_bytes(rows.ids));
+    if (reads_all) file.verify(std::as_bytes(rows.values));
     for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
         const auto id = rows.ids[row];
-        if (id < 0 || id >= stored.num_rows) throw damaged(stored, part, id);  // of files that were not read whole nobody has compared the hash
-        if (chosen.has(id)) found.emplace_back(id, rows.row(row));
+        if (id < 0 || id >= stored.num_rows) throw damaged(stored, part, id);  // earlier versions wrote no hashes of pages
+        if (chosen.has(id)) found.emplace_back(id, reads_all ? rows.row(row) : file.values(row));
     }
 }
 
@@ -205,10 +215,10 @@ CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& fil
 at::Tensor measures_of(const StoredCase& stored, std::span<const std::int64_t> ids, const RowReading& reading)
 {
     const MeasureFile file(stored);
-    if (!reading.choice) file.verify();
+    const auto of_places = file.values();
     auto measures = at::empty({std::ssize(ids), 1}, at::TensorOptions(at::kFloat).pinned_memory(reading.in_locked_memory));
     auto* out = measures.mutable_data_ptr<float>();
-    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids)) *out++ = file.values()[static_cast<std::size_t>(place)];
+    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids)) *out++ = of_places[static_cast<std::size_t>(place)];
     return measures;
 }
 
@@ -253,11 +263,10 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowRe
         for (const auto id : choice->ids) chosen->add(id);
     }
     for (std::size_t i = 0; i < files.size(); ++i) {
-        const auto& rows = files[i].rows();
         if (chosen)
-            find_ids(rows, *chosen, std::ssize(choice->ids), stored, first_part + static_cast<std::int32_t>(i), found);
+            find_ids(files[i], *chosen, std::ssize(choice->ids), stored, first_part + static_cast<std::int32_t>(i), found);
         else
-            find_ranges(rows, order, *choice, found);
+            find_ranges(files[i], order, *choice, found);
     }
     std::erase_if(found, [&](const FoundRow& row) { return row.first < own.begin || row.first >= own.end; });
     std::ranges::sort(found);

@@ -52,8 +52,8 @@ Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder
 /// Bytes of what `read_rows` returns of all rows, on the rank that has most.
 std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order, bool with_measures);
 
-/// Reads a rank's rows; without messages, so that any thread may. All rows that it has are compared with what was written by their hashes; of chosen rows
-/// only lengths and numbers are checked.
+/// Reads a rank's rows; without messages, so that any thread may. What is read is compared with what was written by its hashes, in
+/// cases that earlier versions stored only where all rows are read.
 /// @throws IoError naming the file that is missing or damaged.
 CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowReading& reading = {});
 

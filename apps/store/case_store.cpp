@@ -7,6 +7,7 @@
 #include "apps/store/row_file.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/content_hash.h"
+#include "io/bytes/hashed_json.h"
 #include "io/shards/shards_writer.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
@@ -31,6 +32,7 @@ using Json = nlohmann::ordered_json;
 
 /// To be raised when the same shards and settings would be stored in another way.
 constexpr int kStoreVersion = 3;
+constexpr const char* kPageHashes = "hashes.u64";
 
 /// All that the rows depend on. The name of the shards' folder stands for the source's content and the cut.
 std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
@@ -76,6 +78,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
     if (!file) throw IoError("store: " + path.string() + " cannot be read.");
     try {
         const auto json = nlohmann::json::parse(file);
+        require_version(json, kStoreVersion, "store: " + path.string() + ", a stored case,");
         StoredCase stored;
         stored.folder = folder;
         stored.case_id = json.at("case");
@@ -87,11 +90,17 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         stored.lowest = json.at("lowest").get<std::vector<double>>();
         stored.highest = json.at("highest").get<std::vector<double>>();
         stored.measures = measures_from(json.at("measures"));
+        std::int64_t num_pages = 0;
         for (const auto& part : json.at("parts")) {
-            stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes")});
+            stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes"), num_pages});
+            num_pages += PageHashes::pages_of(stored.parts.back().num_bytes);
             stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(), part.at("mean").get<std::vector<double>>(),
                                            part.at("squared_differences").get<std::vector<double>>());
         }
+        stored.measures.first_page = num_pages;
+        num_pages += PageHashes::pages_of(stored.num_measure_bytes());
+        require_hash(json, "store: " + path.string(), "Remove its folder: it is made again from the case.");
+        if (json.value("has_page_hashes", false)) stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
         return stored;
     } catch (const nlohmann::json::exception& error) {
         throw IoError("store: " + path.string() + " is damaged: " + error.what() + ". Remove its folder: it is made again from the case.");
@@ -109,6 +118,8 @@ bool is_complete(const std::filesystem::path& folder, const std::string& key)
         };
         return std::ranges::all_of(stored.parts, [&](const auto& part) { return has_bytes(folder / part.file, part.num_bytes); }) &&
                (stored.measures.blocks.empty() || has_bytes(MeasureFile::path_of(stored), stored.num_measure_bytes()));
+    } catch (const UnknownVersion&) {
+        throw;
     } catch (const IoError&) {
         return false;  // damaged: made anew
     }
@@ -192,6 +203,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
 
     PartialFolder partial(folder);
     Json parts = Json::array();
+    std::vector<std::filesystem::path> files;
     std::vector<double> lowest, highest;
     for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
         const auto subdomain = load_subdomain(shards, manifest, part);
@@ -204,14 +216,18 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         const OrderedRows rows(order, ids, told, target);
         char name[32];
         std::snprintf(name, sizeof name, "part_%04d.rows", part);
-        const auto num_bytes = write_row_file(partial.path() / name, rows.view(told.size(1) + target.size(1)), key);
+        files.push_back(partial.path() / name);
+        const auto num_bytes = write_row_file(files.back(), rows.view(told.size(1) + target.size(1)), key);
         parts.push_back({{"file", name},
                          {"rows", static_cast<std::int64_t>(ids.size())},
                          {"bytes", num_bytes},
                          {"mean", statistics.mean()},
                          {"squared_differences", statistics.squared_differences()}});
     }
-    const auto measures = write_measures(row_measures(shards, manifest, data.on_cells), order, partial.path() / "measures.f32");
+    const auto file_of_measures = partial.path() / "measures.f32";
+    const auto measures = write_measures(row_measures(shards, manifest, data.on_cells), order, file_of_measures);
+    if (!measures.blocks.empty()) files.push_back(file_of_measures);
+    PageHashes::write(partial.path() / kPageHashes, files);
     const Json json{{"format", "meshard stored case"},
                     {"version", kStoreVersion},
                     {"key", key},
@@ -222,8 +238,9 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
                     {"lowest", lowest},
                     {"highest", highest},
                     {"measures", to_json(measures)},
+                    {"has_page_hashes", true},
                     {"parts", parts}};
-    write_file_atomically(partial.path() / "case.json", json.dump(1) + "\n");
+    write_file_atomically(partial.path() / "case.json", with_hash(json).dump(1) + "\n");
     partial.commit();
 }
 
@@ -290,21 +307,25 @@ StoredCase store_case(const CaseStore& store, const CaseSource& source, const st
     return open_stored_case(store, source, shards);
 }
 
-MeasureFile::MeasureFile(const StoredCase& stored) : path_(path_of(stored)), hash_(stored.measures.hash)
+MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)
 {
     if (stored.measures.blocks.empty()) throw InvalidInput("case " + stored.case_id + ": its rows have neither areas nor volumes.");
-    file_ = MappedFile::open(path_, "store");
+    const auto path = path_of(stored);
+    file_ = MappedFile::open(path, "store");
     if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
-        throw IoError("store: " + path_.string() + " is damaged: it has " + std::to_string(file_->bytes().size()) + " bytes, and should have " +
+        throw IoError("store: " + path.string() + " is damaged: it has " + std::to_string(file_->bytes().size()) + " bytes, and should have " +
                       std::to_string(stored.num_measure_bytes()) + ". Remove its folder: it is made again from the case.");
     }
-    values_ = {reinterpret_cast<const float*>(file_->bytes().data()), static_cast<std::size_t>(stored.num_rows)};
 }
 
-void MeasureFile::verify() const
+std::span<const float> MeasureFile::values() const
 {
-    if (hash_text(xxh64(file_->bytes())) == hash_) return;
-    throw IoError("store: " + path_.string() + " is damaged: its bytes are not those that were written. Remove its folder: it is made again from the case.");
+    const auto path = path_of(stored_);
+    if (stored_.page_hashes)
+        stored_.page_hashes->compare(*file_, stored_.measures.first_page, file_->bytes(), path);
+    else if (hash_text(xxh64(file_->bytes())) != stored_.measures.hash)
+        throw IoError("store: " + path.string() + " is damaged: its bytes are not those that were written. Remove its folder: it is made again from the case.");
+    return {reinterpret_cast<const float*>(file_->bytes().data()), static_cast<std::size_t>(stored_.num_rows)};
 }
 
 }  // namespace meshard

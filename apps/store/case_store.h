@@ -4,6 +4,7 @@
 #include "apps/cases/case_list.h"
 #include "apps/settings/training_config.h"
 #include "apps/store/area_draws.h"
+#include "apps/store/page_hashes.h"
 #include "apps/store/row_measures.h"
 #include "io/bytes/mapped_file.h"
 #include "models/layers/normalizer.h"
@@ -26,6 +27,7 @@ namespace meshard {
 ///                              sums of areas or volumes
 ///         part_0000.rows       the rows that part 0 owns (row_file.h), in the order of `StoredOrder`
 ///         measures.f32         areas or volumes of all rows over their mean (row_measures.h), in the order of `StoredOrder`; not where there are none
+///         hashes.u64           hashes of the pages of all these files (page_hashes.h); not in cases that earlier versions stored
 ///         figures.json         sums over the true fields, by which a run checks its data (apps/evaluation/case_figures.h); may be missing
 ///     locks/                   empty files: who stores a case holds the lock of its folder's name (kept_folder.h)
 struct CaseStore {
@@ -38,6 +40,7 @@ struct StoredPart {
     std::string file;
     std::int64_t num_rows = 0;
     std::int64_t num_bytes = 0;
+    std::int64_t first_page = 0;  ///< in the case's page hashes
 };
 
 /// Areas or volumes of a case's rows.
@@ -45,6 +48,7 @@ struct StoredMeasures {
     MeasureKind kind = MeasureKind::None;
     double mean = 0;                    ///< over all rows, in the unit of the case's file
     std::string hash;                   ///< of the file
+    std::int64_t first_page = 0;        ///< in the case's page hashes
     std::vector<BlockMeasures> blocks;  ///< of `StoredOrder`; none where there is no file: no row has one
 };
 
@@ -60,10 +64,11 @@ struct StoredCase {
     std::vector<ChannelStatistics> statistics;  ///< of the targets, a part
     std::vector<double> lowest, highest;        ///< of each number that a point is told, over all points
     StoredMeasures measures;
+    std::shared_ptr<const PageHashes> page_hashes;  ///< null in cases that earlier versions stored
 
     std::int64_t num_targets() const;
     std::vector<std::int64_t> rows_of_parts() const;
-    std::int64_t num_bytes() const;          ///< of all files
+    std::int64_t num_bytes() const;          ///< of rows and measures
     std::int64_t num_measure_bytes() const;  ///< of the file of measures, 0 where there is none
 };
 
@@ -73,7 +78,7 @@ struct StoredCase {
 /// @throws IoError, InvalidInput naming the case: a field that is missing or not finite, a folder that cannot be written.
 bool try_store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::function<void()>& before_storing);
 
-/// Reads what is stored of it. @throws IoError if it is not, or is damaged.
+/// Reads what is stored of it. @throws IoError if it is not, or is damaged; UnknownVersion.
 StoredCase open_stored_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards);
 
 /// The same; waits while another process stores it.
@@ -85,18 +90,14 @@ public:
     /// @throws IoError naming the file if it is missing or cut short; InvalidInput naming the case if its rows have neither
     explicit MeasureFile(const StoredCase& stored);
 
-    std::span<const float> values() const { return values_; }
-
-    /// Reads all of it. @throws IoError naming the file if its bytes are not those that were written.
-    void verify() const;
+    /// Reads all of it the first time. @throws IoError naming the file if its bytes are not those that were written
+    std::span<const float> values() const;
 
     static std::filesystem::path path_of(const StoredCase& stored) { return stored.folder / "measures.f32"; }
 
 private:
-    std::filesystem::path path_;
-    std::string hash_;
+    const StoredCase& stored_;
     std::shared_ptr<const MappedFile> file_;
-    std::span<const float> values_;
 };
 
 }  // namespace meshard

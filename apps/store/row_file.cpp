@@ -3,6 +3,7 @@
 
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/content_hash.h"
+#include "io/bytes/hashed_json.h"
 #include "partition/error.h"
 
 #include <nlohmann/json.hpp>
@@ -13,8 +14,8 @@
 namespace meshard {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
-constexpr std::string_view kBegin = "meshard rows 1\n";
+constexpr std::uint64_t kPage = PageHashes::kPage;
+constexpr std::string_view kFormat = "meshard rows ", kVersion = "1", kBegin = "meshard rows 1\n";
 constexpr std::array<const char*, 3> kSections{"ids", "order", "values"};
 
 std::array<std::span<const std::byte>, 3> sections_of(const StoredRows& rows)
@@ -56,13 +57,17 @@ std::int64_t write_row_file(const std::filesystem::path& path, const StoredRows&
     return size;
 }
 
-RowFile::RowFile(const std::filesystem::path& path, std::string_view key) : path_(path), file_(MappedFile::open(path, "store"))
+RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePages pages)
+    : path_(path), file_(MappedFile::open(path, "store")), pages_(std::move(pages))
 {
     const auto refuse = [&](const std::string& what) {
         return IoError("store: " + path.string() + " " + what + ". Remove its folder: it is made again from the case.");
     };
     const auto text = file_->text();
-    if (text.size() < kPage || !text.starts_with(kBegin)) throw refuse("is damaged: it does not begin as a file of stored rows does");
+    if (text.size() < kPage || !text.starts_with(kFormat)) throw refuse("is damaged: it does not begin as a file of stored rows does");
+    const auto version = text.substr(kFormat.size(), text.find('\n') - kFormat.size());
+    if (version != kVersion) throw UnknownVersion("store: " + path.string() + ", a file of stored rows,", std::string(version), std::string(kVersion));
+    verify(file_->bytes().first(kPage));
     const auto head = nlohmann::json::parse(text.substr(kBegin.size(), text.find('\n', kBegin.size()) - kBegin.size()), nullptr, false);
     std::uint64_t num_rows = 0;
     std::array<std::uint64_t, 4> places{};
@@ -89,6 +94,7 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key) : path
 
 void RowFile::verify() const
 {
+    if (pages_.hashes) return verify(file_->bytes());
     const auto sections = sections_of(rows_);
     for (std::size_t i = 0; i < sections.size(); ++i) {
         if (hash_text(xxh64(sections[i])) == hashes_[i]) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/store/page_hashes.h"
 #include "io/bytes/mapped_file.h"
 
 #include <cstdint>
@@ -32,21 +33,40 @@ std::int64_t write_row_file(const std::filesystem::path& path, const StoredRows&
 /// Such a file, mapped.
 class RowFile {
 public:
-    /// @throws IoError naming the file if it is missing, cut short, no such file, or of another key.
-    RowFile(const std::filesystem::path& path, std::string_view key);
+    /// @throws IoError naming the file if it is missing, cut short, no such file, or of another key; UnknownVersion.
+    RowFile(const std::filesystem::path& path, std::string_view key, FilePages pages = {});
 
     const StoredRows& rows() const { return rows_; }
 
     void will_be_read() const { MappedFile::will_be_read(file_->bytes()); }  ///< all of it, next
 
-    /// Reads all of it. @throws IoError naming the file and the section whose bytes are not those that were written.
+    /// Reads all of it. @throws IoError naming the file and the place where its bytes are not those that were written.
     void verify() const;
+
+    /// Compares a piece of it with the pages' hashes, where there are some. @throws IoError as `verify`
+    void verify(std::span<const std::byte> piece) const
+    {
+        if (pages_.hashes) pages_.hashes->compare(*file_, pages_.first, piece, path_);
+    }
+
+    /// Of a row, compared before.
+    std::int64_t id(std::int64_t row) const
+    {
+        verify(std::as_bytes(rows_.ids.subspan(row, 1)));
+        return rows_.ids[row];
+    }
+    const float* values(std::int64_t row) const
+    {
+        verify(std::as_bytes(rows_.values.subspan(row * rows_.num_columns, rows_.num_columns)));
+        return rows_.row(row);
+    }
 
 private:
     std::filesystem::path path_;
     std::shared_ptr<const MappedFile> file_;
     StoredRows rows_;
-    std::string hashes_[3];
+    std::string hashes_[3];  // of the sections
+    FilePages pages_;
 };
 
 }  // namespace meshard

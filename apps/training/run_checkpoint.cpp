@@ -18,7 +18,7 @@
 namespace meshard {
 namespace {
 
-constexpr const char* kMetadataKey = "meshard";
+constexpr const char* kMetadataKey = checkpoint_key;
 constexpr const char *kInputMean = "norm.input_mean", *kInputDeviation = "norm.input_std";
 
 /// In single precision, as models are trained.
@@ -270,9 +270,18 @@ void Checkpoint::load_optimizer(const FullyShardedModule& sharded, Optimizers& o
     }
 }
 
-void load_weights(const std::filesystem::path& path, torch::nn::Module& model)
+std::vector<std::string> load_weights(const std::filesystem::path& path, torch::nn::Module& model, const std::string& class_name)
 {
-    copy_values(read_safetensors(path), path, model);
+    const auto checkpoint = read_checkpoint(path);
+    const auto& arrays = checkpoint.weights.arrays;
+    if (!checkpoint.architecture.empty() && checkpoint.architecture != class_name)
+        throw InvalidInput(path.string() + " holds a " + checkpoint.architecture + ", the model is a " + class_name + ". Take weights of the same model.");
+    constexpr const char* of_optimizer = "optimizer_state_dict";
+    if (checkpoint.others.find(of_optimizer) != std::string::npos &&
+        std::ranges::all_of(arrays, [&](const auto& array) { return array.name.starts_with(of_optimizer); }))
+        throw InvalidInput(path.string() + " holds the state of an optimizer and no weights. PhysicsNeMo writes those to the .mdlus beside it; take that.");
+    copy_values(checkpoint.weights, path, model);
+    return checkpoint.notes;
 }
 
 void load_weights(const NamedArrays& arrays, const std::filesystem::path& path, torch::nn::Module& model)

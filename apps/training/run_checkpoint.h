@@ -76,9 +76,11 @@ private:
     nlohmann::json description_;
 };
 
-/// Weights from any safetensors file with the model's names; `norm.*` and `optimizer.*` are passed over.
-/// @throws IoError as `Checkpoint::load_weights`.
-void load_weights(const std::filesystem::path& path, torch::nn::Module& model);
+/// Weights from any file that `read_checkpoint` reads, with the model's names; `norm.*` and `optimizer.*` are passed over.
+/// @param class_name   of the model
+/// @return what was renamed or left out, a sentence each
+/// @throws InvalidInput if the file is of another class; IoError as `read_checkpoint` and `Checkpoint::load_weights`.
+std::vector<std::string> load_weights(const std::filesystem::path& path, torch::nn::Module& model, const std::string& class_name);
 
 /// Weights that were read from the file `path`. @throws IoError as `Checkpoint::load_weights`.
 void load_weights(const NamedArrays& arrays, const std::filesystem::path& path, torch::nn::Module& model);

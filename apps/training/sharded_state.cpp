@@ -3,6 +3,7 @@
 
 #include "apps/training/tensor_file.h"
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/hashed_json.h"
 #include "io/bytes/mapped_file.h"
 #include "io/checkpoints/safetensors.h"
 #include "partition/error.h"
@@ -27,7 +28,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr const char* kFormat = "meshard sharded state 1";
+constexpr const char *kFormat = "meshard sharded state ", *kVersion = "1";
 constexpr const char* kPartPrefix = "part-";
 
 /// Entries `first` to `first + count` of a dimension of the whole.
@@ -175,9 +176,11 @@ json read_index(const fs::path& folder)
     if (!fs::exists(path)) throw IoError(path.string() + " is missing: " + folder.string() + " holds no complete sharded state.");
     const auto file = MappedFile::open(path, "load_sharded");
     auto index = json::parse(file->text(), nullptr, false);
-    if (index.is_discarded() || !index.is_object() || index.value("format", "") != kFormat) {
-        throw IoError(path.string() + " is no index of a sharded state.");
-    }
+    const std::string format = index.is_object() ? index.value("format", "") : "";
+    if (!format.starts_with(kFormat)) throw IoError(path.string() + " is no index of a sharded state.");
+    if (const auto version = format.substr(std::string_view(kFormat).size()); version != kVersion)
+        throw UnknownVersion(path.string() + ", an index of a sharded state,", version, kVersion);
+    require_hash(index, path.string(), "Save the state again.");
     return index;
 }
 
@@ -282,13 +285,13 @@ void save_sharded(const fs::path& folder, const std::vector<NamedState>& state, 
         mesh,
         [&] {
             if (mesh.all().rank() != 0) return;
-            json index = {{"format", kFormat}, {"metadata", metadata}, {"files", json::array()}, {"tensors", json::object()}};
+            json index = {{"format", std::string(kFormat) + kVersion}, {"metadata", metadata}, {"files", json::array()}, {"tensors", json::object()}};
             for (std::size_t r = 0; r < sizes.size(); ++r)
                 index["files"].push_back({{"name", file_name(static_cast<std::int64_t>(r))}, {"bytes", sizes[r][0]}});
             for (const auto& one : state) {
                 index["tensors"][one.name] = {{"shape", one.tensor.sizes().vec()}, {"type", to_string(*array_type_of(one.tensor.scalar_type()))}};
             }
-            write_file_atomically(folder / "index.json", index.dump(1) + "\n");
+            write_file_atomically(folder / "index.json", with_hash(index).dump(1) + "\n");
             // From here on the new state counts; what is left of others is in nobody's way.
             std::error_code ignored;
             for (const auto& entry : fs::directory_iterator(folder, ignored)) {

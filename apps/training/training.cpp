@@ -455,7 +455,9 @@ void Run::make_model()
             forward_with_head_ = add_coefficient_head(model_, num_features, static_cast<std::int64_t>(coefficient_targets_->means().size()));
     }
     set_memory(*model_.module, config_.training.memory);
-    if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
+    if (!config_.training.init.empty()) {
+        for (const auto& note : load_weights(config_.training.init, *model_.module, model_.class_name)) log_.say(config_.training.init.string() + ": " + note);
+    }
     move_module(*model_.module, device());
     if (config_.shard_parameters) {
         // Parts that are used as they lie belong to one domain: where there are several, all parameters are gathered.
@@ -1276,7 +1278,7 @@ void Run::save(const char* name, const Json& metrics) const
     const auto values = sharded_ ? trained_values(*model_.module, *sharded_, update_->optimizers(), update_->average())
                                  : trained_values(*model_.module, update_->optimizers(), update_->average());
     if (!is_first_) return;
-    nlohmann::json description{{"format", "meshard checkpoint"}, {"version", 1}, {"torch", TORCH_VERSION}};
+    nlohmann::json description{{"format", "meshard checkpoint"}, {"version", checkpoint_version}, {"torch", TORCH_VERSION}};
     description["model_class"] = model_.class_name;
     description["model"] = model_.arguments;
     description["data"] = to_json(config_.data);

@@ -36,7 +36,8 @@ struct ConvertOptions {
     std::string time;
     std::string compress = "none";
     std::optional<double> join_points;
-    std::string to;  // for checkpoints
+    std::string to;          // for checkpoints
+    bool no_verify = false;  // for shards
     bool json = false;
 };
 
@@ -63,6 +64,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
                    "join points at most TOL apart (the mesh's unit; 0: at one place), so that cells there become neighbours; the first one stays")
         ->type_name("TOL");
     add_compress_option(app, options.compress);
+    app.add_flag("--no-verify", options.no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
     app.add_option("--to", options.to, "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")->type_name("FORMAT");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
@@ -156,7 +158,7 @@ int convert_command(std::span<const std::string> arguments)
     const bool is_folder = is_shards_folder(options.input), from_shards = is_folder && !options.join_points;
     if (is_folder && (!options.blocks.empty() || !options.time.empty()))
         throw UsageError("--block and --time cannot be used with a shards folder, which has neither.");
-    Mesh mesh = is_folder ? merge_subdomains(load_subdomains(options.input)) : read_mesh(options.input, read_options);
+    Mesh mesh = is_folder ? merge_subdomains(load_subdomains(options.input, check_of(!options.no_verify))) : read_mesh(options.input, read_options);
     show_progress("");
     for (const std::string& text : warnings) warn("convert", text + ".");
     if (options.join_points) mesh = with_joined_points(mesh, options, warnings);

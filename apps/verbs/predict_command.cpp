@@ -7,6 +7,7 @@
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/orient_option.h"
+#include "io/checkpoints/model_checkpoint.h"
 
 #include <CLI/CLI.hpp>
 
@@ -52,7 +53,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "predict");
     std::vector<std::string> settings, words;
     std::string constants, time, association = "cell", memory = "auto", orient;
-    app.add_option("input", words, "folders of runs of `meshard train`, one or several (not with --model), then the meshes to predict on")
+    app.add_option("input", words, "folders of runs of `meshard train`, one or several, or a file of weights as of --model; then the meshes to predict on")
         ->required()
         ->type_name("[RUN_DIR...] INPUT...");
     app.add_option("--model", options.model,
@@ -107,6 +108,10 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     of_file->add_option("--association", association, "where the fields live: cell or point")->type_name("WHERE")->capture_default_str();
     if (!parse_arguments(app, arguments)) return false;
 
+    if (options.model.empty() && words.size() > 1 && format_of_content(words.front())) {
+        options.model = words.front();
+        words.erase(words.begin());
+    }
     if (options.model.empty()) {
         for (const auto* option : of_file->get_options()) {
             if (option->count() > 0) throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");

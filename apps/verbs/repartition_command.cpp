@@ -38,6 +38,8 @@ int repartition_command(std::span<const std::string> words)
     app.add_option("dir", folder, "shards folder to cut again")->required()->type_name("DIR");
     app.add_option("--cost", costs, "cost of each part of the folder in a run, e.g. in seconds, one number for each; the new parts balance it")
         ->type_name("C,...");
+    bool no_verify = false;
+    app.add_flag("--no-verify", no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments);
@@ -50,7 +52,7 @@ int repartition_command(std::span<const std::string> words)
         if (std::ranges::any_of(source.costs, [](double cost) { return !(cost > 0); })) throw UsageError("--cost is '" + costs + "'; all must be above 0.");
         if (!arguments.weights.empty()) throw UsageError("--cost and --weights exclude each other.");
     }
-    const std::vector<Subdomain> subdomains = load_subdomains(folder);
+    const std::vector<Subdomain> subdomains = load_subdomains(folder, check_of(!no_verify));
     Mesh mesh = merge_subdomains(subdomains);
     source.earlier_owners = owners_in(subdomains, mesh.num_rows());
     WholeSteps steps(mesh, source);

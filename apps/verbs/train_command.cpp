@@ -7,6 +7,7 @@
 #include "apps/program/verbs.h"
 #include "apps/program/version.h"
 #include "apps/report/report.h"
+#include "apps/settings/run_record.h"
 #include "apps/settings/settings.h"
 #include "apps/settings/training_config.h"
 #include "apps/training/training.h"
@@ -116,7 +117,7 @@ void say_dropped(const std::vector<std::string>& keys, const std::string& model)
 void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings, const std::filesystem::path& dir)
 {
     write_file_atomically(dir / "command.txt", command_line(arguments));
-    write_file_atomically(dir / "resolved_config.yaml", settings.to_yaml(true));
+    write_run_settings(dir, settings);
     std::string versions = "meshard " + program_version() + "\n";
     for (const auto& [name, version] : library_versions()) versions += name + " " + version + "\n";
     write_file_atomically(dir / "version.txt", versions);
@@ -131,7 +132,7 @@ void add_to_records(std::span<const std::string> arguments, const Settings& sett
     std::ostringstream commands;
     commands << std::ifstream(dir / "command.txt").rdbuf();
     write_file_atomically(dir / "command.txt", commands.str() + command_line(arguments));
-    if (is_changed) write_file_atomically(dir / "resolved_config.yaml", settings.to_yaml(true));
+    if (is_changed) write_run_settings(dir, settings);
 }
 
 bool has_trained(const std::filesystem::path& dir)
@@ -218,7 +219,8 @@ int train_command(std::span<const std::string> arguments)
         }
     }
     std::vector<std::string> dropped;
-    const auto settings = read_training_settings(options.config, options.overrides, &dropped);
+    const auto settings = options.resume.empty() ? read_training_settings(options.config, options.overrides, &dropped)
+                                                 : read_run_settings(options.resume, options.overrides, &dropped);
     const auto config = training_config(settings);
     if (options.print_config) {
         say_dropped(dropped, config.model.name);

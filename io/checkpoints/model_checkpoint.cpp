@@ -2,6 +2,7 @@
 #include "io/checkpoints/model_checkpoint.h"
 
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/hashed_json.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/tar_archive.h"
 #include "io/bytes/zip_archive.h"
@@ -21,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kMetadataKey = "meshard";                        // of safetensors files, as training writes it
+constexpr const char* kMetadataKey = checkpoint_key;
 constexpr const char* kFileVersion = "0.1.0";                          // of .mdlus files, unless a class has one of its own
 constexpr std::string_view kNestedPrefix = "__physicsnemo.Module__.";  // before the place of a model within the model: `model`, `model.model`
 constexpr int kDeepest = 64;                                           // nesting of dicts and lists that is followed
@@ -85,7 +86,7 @@ public:
                 read_mdlus([&](const char* name) { return archive.read(name); });
             else
                 read_torch_file(bytes);
-        } else if (path_.extension() == ".safetensors") {
+        } else if (looks_like_safetensors(bytes.bytes) || path_.extension() == ".safetensors") {
             read_safetensors_file();
         } else if (bytes.bytes.empty()) {
             fail("is empty. It is truncated");
@@ -187,7 +188,12 @@ private:
         const auto file = MappedFile::open(beside, "read_checkpoint");
         const SharedBytes bytes{file->bytes(), file};
         const auto description = Json::parse(bytes.text(), nullptr, false);
-        if (!description.is_object() || !description.contains("model_class") || !description.contains("model")) return;
+        if (description.is_discarded() && bytes.text().find("\"model_class\"") != std::string_view::npos)
+            throw IoError(beside.string() + ", which describes the model of " + path_.filename().string() +
+                          ", is damaged: it is no valid JSON. Take another copy.");
+        if (!description.is_object()) return;
+        require_hash(description, beside.string(), "Take another copy; if the change was meant, remove the entry hash.");
+        if (!description.contains("model_class") || !description.contains("model")) return;
         take_description(description);
         note("architecture and arguments are those of " + beside.filename().string() + " beside it.");
     }
@@ -439,7 +445,7 @@ Json description_of(const ModelCheckpoint& checkpoint)
 
 void write_beside(std::filesystem::path path, const Json& description)
 {
-    write_file_atomically(path.replace_extension(".json"), description.dump(2) + "\n");
+    write_file_atomically(path.replace_extension(".json"), with_hash(description).dump(2) + "\n");
 }
 
 /// Moves the models within the model to keys of their own, as a .mdlus has them, with the versions of their files.
@@ -496,8 +502,28 @@ std::string_view to_string(CheckpointFormat format)
     return names[static_cast<std::size_t>(format)];
 }
 
+std::optional<CheckpointFormat> format_of_content(const std::filesystem::path& path)
+{
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+    const auto file = MappedFile::open(path, "read_checkpoint");
+    const SharedBytes bytes{file->bytes(), file};
+    if (looks_like_tar(bytes.bytes)) return CheckpointFormat::Mdlus;
+    if (looks_like_safetensors(bytes.bytes)) return CheckpointFormat::Safetensors;
+    if (bytes.text().starts_with("\x80\x02")) return CheckpointFormat::Pt;  // a pickle
+    if (!looks_like_zip(bytes.bytes)) return std::nullopt;
+    try {
+        const auto names = ZipArchive(bytes, path.string()).names();
+        if (std::ranges::find(names, "args.json") != names.end()) return CheckpointFormat::Mdlus;
+        if (std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("/data.pkl"); })) return CheckpointFormat::Pt;
+    } catch (const IoError&) {  // damaged: said by who reads it
+    }
+    return std::nullopt;
+}
+
 bool is_checkpoint_file(const std::filesystem::path& path)
 {
+    if (format_of_content(path)) return true;
     const auto extension = path.extension();
     return extension == ".mdlus" || extension == ".pt" || extension == ".pth" || extension == ".safetensors";
 }

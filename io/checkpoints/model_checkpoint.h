@@ -4,6 +4,7 @@
 #include "io/checkpoints/safetensors.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,11 @@ std::string_view to_string(CheckpointFormat format);  ///< `mdlus`, `pt`, `safet
 /// By the name's extension: .mdlus, .pt or .pth, .safetensors.
 /// @throws InvalidInput for another extension.
 CheckpointFormat checkpoint_format(const std::filesystem::path& path);
-bool is_checkpoint_file(const std::filesystem::path& path);  ///< true if `checkpoint_format` knows the extension
+
+/// By the content: a .mdlus is a zip or tar archive with the model's description, a .pt such an archive without or a pickle. Nothing for any other file, and
+/// where there is none.
+std::optional<CheckpointFormat> format_of_content(const std::filesystem::path& path);
+bool is_checkpoint_file(const std::filesystem::path& path);  ///< by the content, or else, as for a damaged file, by the extension
 
 /// Reads a PhysicsNeMo checkpoint (.mdlus, zip or tar), a file of torch.save or a safetensors file; which of them is decided by the content.
 ///

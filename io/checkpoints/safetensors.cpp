@@ -2,7 +2,11 @@
 #include "io/checkpoints/safetensors.h"
 
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/hashed_json.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/tar_archive.h"
+#include "io/bytes/zip_archive.h"
 #include "partition/error.h"
 
 #include <nlohmann/json.hpp>
@@ -35,6 +39,16 @@ constexpr std::array<std::pair<std::string_view, std::size_t>, 13> array_types{{
                                                                                 {"BOOL", 1}}};
 constexpr std::uint64_t max_header_size = 100'000'000;  // the format's own limit
 constexpr const char* metadata_key = "__metadata__";
+constexpr const char* hash_key = "meshard_hash";  // in the metadata
+
+/// Hash of all that a file says: names, types, shapes and values of its arrays, and its metadata; in any order and layout.
+std::string content_hash(const NamedArrays& content)
+{
+    nlohmann::json summary{{"metadata", content.metadata}, {"arrays", nlohmann::json::object()}};
+    summary["metadata"].erase(hash_key);
+    for (const NamedArray& array : content.arrays) summary["arrays"][array.name] = {to_string(array.type), array.shape, xxh64(array.bytes())};
+    return hash_of_json(summary);
+}
 
 /// Product of `extents`, each at least 0; false if it does not fit.
 bool count_values(const std::vector<std::int64_t>& extents, std::int64_t& count)
@@ -49,7 +63,7 @@ bool count_values(const std::vector<std::int64_t>& extents, std::int64_t& count)
 class SafetensorsReader {
 public:
     explicit SafetensorsReader(const std::filesystem::path& path)
-        : where_("read_safetensors: " + path.string()), file_(MappedFile::open(path, "read_safetensors"))
+        : path_(path), where_("read_safetensors: " + path.string()), file_(MappedFile::open(path, "read_safetensors"))
     {
     }
 
@@ -57,6 +71,8 @@ public:
     {
         const auto bytes = file_->bytes();
         std::uint64_t header_size = 0;
+        if (looks_like_zip(bytes) || looks_like_tar(bytes) || file_->text().starts_with("\x80\x02"))
+            fail("is no safetensors file, but one as .mdlus and .pt are. `meshard convert " + path_.string() + " " + "NAME.safetensors` converts it");
         if (bytes.size() < 8) fail("has " + std::to_string(bytes.size()) + " bytes, a safetensors file has at least 8");
         std::memcpy(&header_size, bytes.data(), 8);
         if (header_size > max_header_size || header_size > bytes.size() - 8)
@@ -71,6 +87,7 @@ public:
                 read_entry(name, entry);
         }
         check_layout();
+        check_content();
         return std::move(content_);
     }
 
@@ -161,6 +178,23 @@ private:
         if (end != data_.size()) fail("has " + std::to_string(data_.size() - end) + " bytes after its last array. It is damaged");
     }
 
+    /// What meshard wrote is what it wrote, in a version that is known. The version comes first: another one may have other hashes.
+    void check_content()
+    {
+        if (const auto found = content_.metadata.find(checkpoint_key); found != content_.metadata.end()) {
+            const auto description = Json::parse(found->second, nullptr, false);
+            if (description.is_object() && description.contains("version"))
+                require_version(description, checkpoint_version, where_ + ", a checkpoint of meshard,");
+        }
+        const auto stated = content_.metadata.find(hash_key);
+        if (stated == content_.metadata.end()) return;
+        if (const auto found = content_hash(content_); found != stated->second)
+            fail("is damaged or was changed: its arrays and metadata have the hash " + found + ", and when it was written had " + stated->second +
+                 ". Take another copy; if the change was meant, remove '" + hash_key + "' from its metadata");
+        content_.metadata.erase(stated);
+    }
+
+    std::filesystem::path path_;
     std::string where_;
     std::shared_ptr<const MappedFile> file_;
     std::span<const std::byte> data_;
@@ -203,6 +237,14 @@ const NamedArray* NamedArrays::find(std::string_view name) const
     return found == arrays.end() ? nullptr : &*found;
 }
 
+bool looks_like_safetensors(std::span<const std::byte> bytes)
+{
+    std::uint64_t header_size = 0;
+    if (bytes.size() < 9) return false;
+    std::memcpy(&header_size, bytes.data(), 8);
+    return header_size <= max_header_size && header_size <= bytes.size() - 8 && bytes[8] == std::byte{'{'};
+}
+
 NamedArrays read_safetensors(const std::filesystem::path& path)
 {
     return SafetensorsReader(path).read();
@@ -223,7 +265,8 @@ void write_safetensors(const std::filesystem::path& path, const NamedArrays& con
     }
 
     Json header = Json::object();
-    if (!content.metadata.empty()) header[metadata_key] = content.metadata;
+    header[metadata_key] = content.metadata;
+    header[metadata_key][hash_key] = content_hash(content);
     for (std::size_t i = 0; i < content.arrays.size(); ++i) {
         const NamedArray& array = content.arrays[i];
         header[array.name] = {

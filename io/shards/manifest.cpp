@@ -2,6 +2,7 @@
 #include "io/shards/manifest.h"
 
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/hashed_json.h"
 #include "io/bytes/mapped_file.h"
 #include "partition/error.h"
 
@@ -162,9 +163,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
 {
     if (!json.is_object() || json.value("format", std::string()) != format_name)
         throw IoError(where + ": expected \"format\": \"" + format_name + "\". It is no manifest of a shards folder.");
-    if (const auto version = count_at(json, "version", where); version != format_version)
-        throw IoError(where + " has version " + std::to_string(version) + ", this program reads version " + std::to_string(format_version) +
-                      ". Cut the source again.");
+    require_version(json, format_version, where + ", a manifest of shards,");
     Manifest manifest;
     manifest.info.source = json.at("source").at("path").get<std::string>();
     manifest.info.source_hash = json.at("source").at("hash").get<std::string>();
@@ -183,6 +182,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
     for (const Json& array : json.at("arrays")) manifest.arrays.push_back(array_from_json(array, where));
     for (const Json& part : json.at("parts")) manifest.parts.push_back(part_from_json(part, where));
     require_fitting_parts(manifest, where);
+    require_hash(json, where, "Cut the source again; if the change was meant, remove the entry hash.");
     return manifest;
 }
 
@@ -229,7 +229,7 @@ void write_manifest(const std::filesystem::path& dir, const Manifest& manifest)
                     {"parts", std::move(parts)},
                     {"versions", to_json(manifest.info.versions)}};
     try {
-        write_file_atomically(dir / "manifest.json", json.dump(2) + "\n");
+        write_file_atomically(dir / "manifest.json", with_hash(json).dump(2) + "\n");
     } catch (const nlohmann::json::exception& error) {
         throw IoError("write_manifest: " + (dir / "manifest.json").string() + ": a name or path is not valid UTF-8, which JSON demands (" + error.what() +
                       "). Rename it.");

@@ -43,7 +43,7 @@ struct ManifestPart {
     std::int64_t num_owned_points = 0;
     std::int64_t num_ghost_points = 0;
     std::int64_t num_bytes = 0;
-    std::string hash;
+    std::string hash;  ///< `hash_file` of it
 };
 
 /// The content of manifest.json.
@@ -63,7 +63,7 @@ struct Manifest {
 /// Whether `dir` is a folder with a manifest.json.
 bool is_shards_folder(const std::filesystem::path& dir);
 
-/// @throws IoError if `dir` is no shards folder, or its manifest is damaged or of a newer version.
+/// @throws IoError if `dir` is no shards folder, its manifest is damaged, or differs from what was written; UnknownVersion.
 Manifest read_manifest(const std::filesystem::path& dir);
 
 void write_manifest(const std::filesystem::path& dir, const Manifest& manifest);  ///< @throws IoError

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/subdomain_io.h"
 
+#include "io/bytes/content_hash.h"
 #include "io/shards/piece_io.h"
 #include "io/shards/shards_writer.h"
 #include "partition/error.h"
+#include "partition/run_on_threads.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace meshard {
@@ -44,18 +49,32 @@ const char* index_name(MeshKind kind)
     return kind == MeshKind::Surface ? "mesh.pvtp" : "mesh.pvtu";
 }
 
-Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part)
+void require_written_piece(const std::filesystem::path& dir, const ManifestPart& part)
 {
-    return load_subdomain(dir, read_manifest(dir), part);
+    const auto path = dir / part.file;
+    std::error_code error;
+    const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
+    if (!error && size != part.num_bytes)
+        throw IoError("load_subdomain: " + path.string() + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(part.num_bytes) +
+                      ". Cut the source again.");
+    if (const std::string hash = hash_file(path); hash != part.hash)
+        throw IoError("load_subdomain: " + path.string() + " has the hash " + hash + ", the manifest says " + part.hash +
+                      ": its content was changed. Cut the source again.");
 }
 
-Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part)
+Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part, PieceCheck check)
+{
+    return load_subdomain(dir, read_manifest(dir), part, check);
+}
+
+Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part, PieceCheck check)
 {
     if (part < 0 || part >= manifest.num_parts())
         throw InvalidInput("load_subdomain: " + dir.string() + " has the parts 0 to " + std::to_string(manifest.num_parts() - 1) + ", not " +
                            std::to_string(part) + ".");
     const ManifestPart& expected = manifest.parts[part];
     const auto path = dir / expected.file;
+    if (check == PieceCheck::Compare) require_written_piece(dir, expected);
     Subdomain subdomain = read_piece(path, manifest, part);
     const auto require = [&](const char* what, std::int64_t found, std::int64_t count) {
         if (found != count)
@@ -69,11 +88,15 @@ Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manif
     return subdomain;
 }
 
-std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir)
+std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir, PieceCheck check)
 {
     const Manifest manifest = read_manifest(dir);
-    std::vector<Subdomain> subdomains;
-    for (std::int32_t part = 0; part < manifest.num_parts(); ++part) subdomains.push_back(load_subdomain(dir, manifest, part));
+    std::vector<Subdomain> subdomains(manifest.parts.size());
+    const auto num_threads = std::min<std::size_t>(std::max(1U, std::thread::hardware_concurrency()), subdomains.size());
+    run_on_threads(static_cast<std::int32_t>(num_threads), [&](const std::function<std::int64_t()>& next) {
+        for (auto part = next(); part < manifest.num_parts(); part = next())
+            subdomains[static_cast<std::size_t>(part)] = load_subdomain(dir, manifest, static_cast<std::int32_t>(part), check);
+    });
     return subdomains;
 }
 

@@ -40,6 +40,7 @@ def put_deviations(path, source, values):
     description = json.loads(header["__metadata__"]["meshard"])
     description["model"]["sigma_data"] = values
     header["__metadata__"]["meshard"] = json.dumps(description)
+    del header["__metadata__"]["meshard_hash"]
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
     path.with_suffix(".json").write_text(json.dumps(description))

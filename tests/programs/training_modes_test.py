@@ -177,6 +177,7 @@ class Precision(Modes):
         description = json.loads(header["__metadata__"]["meshard"])
         description["loss_scale"] = {"scale": 2.0 ** 60, "good_steps": 0}
         header["__metadata__"]["meshard"] = json.dumps(description)
+        del header["__metadata__"]["meshard_hash"]
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size:])

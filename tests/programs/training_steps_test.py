@@ -138,7 +138,7 @@ class LeavingOut(Steps):
         size, = struct.unpack("<Q", content[:8])
         first = 8 + size + json.loads(content[8:8 + size])["blocks.0.ln_mlp2.1.bias"]["data_offsets"][0]
         content[first:first + 4] = struct.pack("<f", math.nan)
-        (self.folder / "poisoned.safetensors").write_bytes(content)
+        (self.folder / "poisoned.safetensors").write_bytes(content.replace(b'"meshard_hash"', b'"without_hash"'))
 
     def train_poisoned(self, run, num_ranks, *words):
         return self.meshard("train", "car.yaml", f"run_id={run}", "--nproc", num_ranks, "training.init=poisoned.safetensors", *CONSTANT, *words)

@@ -245,11 +245,13 @@ def write_shards(folder: Union[str, os.PathLike], parts: Sequence[Part], *, sour
     _meshes.write_shards(folder, list(parts), source)
 
 
-def read_shards(folder: Union[str, os.PathLike], part: Optional[int] = None) -> Union[list[Part], Part]:
+def read_shards(folder: Union[str, os.PathLike], part: Optional[int] = None, *, verify: bool = True) -> Union[list[Part], Part]:
     """The parts of a folder that `write_shards` or `meshard partition` has written, or one of them.
 
-    Raises IoError (an OSError) if it is no such folder or a file does not match it; InvalidInput if there is no such part."""
-    return _meshes.read_shards(folder) if part is None else _meshes.read_part(folder, part)
+    verify:    compare the bytes of each piece with the manifest's hash
+
+    Raises IoError (an OSError) if it is no such folder, a file does not match it or was damaged; InvalidInput if there is no such part."""
+    return _meshes.read_shards(folder, verify) if part is None else _meshes.read_part(folder, part, verify)
 
 
 def check(given: Any) -> list[str]:

@@ -58,7 +58,7 @@ class Shards(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Any:
         path, (is_cloud, owned) = self.folders[index], self._rows_of_parts[index]
-        part = _meshes.read_part(path, self._mesh.get_local_rank())
+        part = _meshes.read_part(path, self._mesh.get_local_rank(), True)
         arrays = _mesh_functions.Fields(part.mesh, "point" if is_cloud else "cell")
         points = np.asarray(part.mesh.points)
         places = points if is_cloud else _meshes.centroids(part.mesh).astype(points.dtype)

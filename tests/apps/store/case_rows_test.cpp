@@ -236,7 +236,7 @@ TEST_F(StoredCases, AreNamedWhenTheirAreasAreDamaged)
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
     stream.put('x');
     stream.close();
-    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: its bytes", [&] { read_rows(stored, {}, {.with_measures = true}); }));
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: what it has from byte 0 on", [&] { read_rows(stored, {}, {.with_measures = true}); }));
     EXPECT_EQ(read_rows(stored, {}).num_rows(), stored.num_rows) << "not looked at where they are not asked for";
     fs::resize_file(file, 8);
     EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has 8 bytes", [&] { check_files(stored, {}, true); }));
@@ -303,7 +303,7 @@ TEST_F(StoredCases, AreNamedWhenBytesHaveChanged)
         stream.seekp(position);
         stream.put(byte);
         stream.close();
-        EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: its", [&] { read_rows(stored, {}); })) << position;
+        EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: what it has from byte", [&] { read_rows(stored, {}); })) << position;
         std::fstream again(file, std::ios::in | std::ios::out | std::ios::binary);
         again.seekp(position);
         again.put(static_cast<char>(byte ^ 1));

@@ -113,7 +113,7 @@ TEST_P(ReferenceCheckpointModels, GiveTheReferencesOutputs)
         const auto checkpoint = read_checkpoint(file);
         const auto model = make(checkpoint);
         write_checkpoint(folder_ / "weights.safetensors", checkpoint, CheckpointFormat::Safetensors);
-        load_weights(folder_ / "weights.safetensors", *model.module);
+        load_weights(folder_ / "weights.safetensors", *model.module, model.class_name);
         model.module->eval();
 
         const auto output = forward(*model.module, values_);

@@ -262,7 +262,8 @@ TEST(ShardedState, DoesNotFollowAnIndexOutOfItsFolder)
         const auto x = from_local(at::zeros({2, 2}), mesh, {Shard(0)});
         save_sharded(path, {{"x", from_local(at::ones({2, 2}), mesh, {Shard(0)})}}, *mesh);
         mesh->all().barrier();
-        const auto index = nlohmann::json::parse(read_bytes(path / "index.json"));
+        auto index = nlohmann::json::parse(read_bytes(path / "index.json"));
+        index.erase("hash");
         const auto part = index["files"][0]["name"].template get<std::string>();
         const auto whole = std::filesystem::absolute(path / part).string();
         mesh->all().barrier();
@@ -321,6 +322,7 @@ TEST(ShardedState, RefusesRowsThatAreNotThere)
         const auto x_of = [&] { return at::zeros({4, 2}); };
         save_sharded(path, {{"x", x}}, *mesh);
         auto index = nlohmann::json::parse(read_bytes(path / "index.json"));
+        index.erase("hash");
         const auto part = path / index["files"][0]["name"].template get<std::string>();
         const auto refuses = [&](const std::vector<std::int64_t>& rows, const at::Tensor& values, const std::string& text) {
             NamedArrays hostile;
