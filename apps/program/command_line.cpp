@@ -47,13 +47,71 @@ void refuse_extras(const CLI::App& app)
     throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
 }
 
+/// A value of an option, as the same on all ranks: of a file or folder its place, whatever links and words lead there, and a file's size.
+std::string identity(const CLI::Option& option, const std::string& value)
+{
+    std::error_code error;
+    const auto status = std::filesystem::status(value, error);
+    const bool is_output = option.check_lname("output");  // may be there already on the rank that writes it
+    if (value.empty() || (!std::filesystem::exists(status) && !is_output)) return value;
+    const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(value, error), error);
+    if (error) return value;
+    if (is_output || !std::filesystem::is_regular_file(status)) return place.string();
+    return place.string() + " (" + std::to_string(std::filesystem::file_size(place, error)) + " bytes)";
+}
+
+struct CommandFacts {
+    std::string verb;
+    Facts added, options;
+};
+
+CommandFacts& command_facts()
+{
+    static CommandFacts facts;
+    return facts;
+}
+
+void note_options(const CLI::App& app)
+{
+    auto& facts = command_facts();
+    facts.verb = app.get_name();
+    facts.options.clear();
+    for (const CLI::Option* option : app.get_options()) {
+        const auto& values = option->results();
+        const bool has_settings = option->get_type_name().find("key=value") != std::string::npos;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            if (has_settings && !std::filesystem::exists(values[i])) continue;
+            facts.options.emplace_back(option->get_name() + (i > 0 ? " " + std::to_string(i + 1) : ""), identity(*option, values[i]));
+        }
+    }
+}
+
 }  // namespace
+
+Facts facts_of_command()
+{
+    const auto& [verb, added, options] = command_facts();
+    Facts facts{{"the verb", verb}};
+    facts.insert(facts.end(), added.begin(), added.end());
+    facts.insert(facts.end(), options.begin(), options.end());
+    std::error_code error;
+    facts.emplace_back("the working folder", std::filesystem::current_path(error).string());
+    return facts;
+}
+
+void add_facts(const Facts& facts)
+{
+    auto& added = command_facts().added;
+    added.insert(added.end(), facts.begin(), facts.end());
+}
 
 int exit_code_of_current_error()
 {
     try {
         throw;
     } catch (const UsageError&) {
+        return exit_code::usage;
+    } catch (const RanksDisagree&) {
         return exit_code::usage;
     } catch (const InvalidInput&) {
         return exit_code::input;
@@ -94,6 +152,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
     }
     refuse_extras(app);
+    note_options(app);
     return true;
 }
 

@@ -83,6 +83,8 @@ int run(const std::vector<std::string>& arguments)
         if (said.insert(text).second) warn(first, text + ".");
     });
     if (!verb.run) run_in_sibling_program(first, rest);
+    add_facts({{"the version of meshard", program_version()}});
+    for (const auto& [name, version] : library_versions()) add_facts({{"the version of " + name, version}});
     return verb.run(rest);
 }
 
@@ -98,7 +100,9 @@ int fail(const std::string& verb, const std::string& message, int code)
 {
     show_progress("");
     std::cout.flush();
-    std::cerr << "meshard" << (verb.empty() ? "" : " " + verb) << ": " << without_function_name(message) << std::endl;
+    const auto text = "meshard" + (verb.empty() ? "" : " " + verb) + ": " + without_function_name(message);
+    std::cerr << text << std::endl;
+    if (code != exit_code::interrupted) tell_other_ranks(text);
     return code;
 }
 

@@ -28,10 +28,12 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     try {
         const auto device = device_of_rank(device_name, info);
         const c10::DeviceGuard current(device);
-        const auto world = World::connect(info, kTimeoutSeconds, device);
+        const auto world = World::connect(info, kTimeoutSeconds, device, facts_of_command());
         const int code = body(*world);
         world->finish();
         return code;
+    } catch (const FailedElsewhere&) {
+        return exit_code::ok;  // mpirun ends all ranks at the first other code, and the rank that reports the error may not have done so yet
     } catch (const std::exception& error) {
         const int code = exit_code_of_current_error();
         if (report_failure_to_launcher("meshard " + verb + ": " + error_text(error), code == exit_code::ranks)) return code;

@@ -15,7 +15,7 @@ namespace meshard {
 /// around, this process starts as many copies of itself with the same arguments and waits for them. `verify` runs first, in
 /// the process the user started, so that a mistake is found once and before anything is started.
 ///
-/// The first rank that fails ends all; its message is the one shown. Where several ranks share a machine each takes one thread,
+/// Before all else the ranks compare `facts_of_command`. The first rank that fails ends all; its message is the one shown. Where several ranks share a machine each takes one thread,
 /// unless OMP_NUM_THREADS says otherwise.
 /// @param num_local_ranks   0 or less: as the launcher says, else one
 /// @param device            where the ranks compute, as `device_of_rank` takes it: chosen and made current before all else

@@ -450,6 +450,13 @@ std::string Settings::where(std::string_view path) const
     return (setting && setting->source != "default" ? setting->source + ": " : "") + std::string(path);
 }
 
+Facts Settings::facts() const
+{
+    Facts facts;
+    for (const auto& setting : settings_) facts.emplace_back(setting.path, setting.is_list ? "[" + join(setting.values, ", ") + "]" : join(setting.values, ", "));
+    return facts;
+}
+
 std::string Settings::to_yaml(bool with_sources) const
 {
     // Groups stay together, in the order of their first key.

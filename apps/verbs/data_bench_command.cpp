@@ -96,11 +96,14 @@ int data_bench_command(std::span<const std::string> arguments)
 {
     DataBenchArguments options;
     if (!parse_data(arguments, options)) return exit_code::ok;
-    const auto config = training_config(read_training_settings(options.config, options.overrides));
+    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto config = training_config(settings);
     if (config.volume)
         throw UsageError(
             "bench data measures one part of the cases: leave data.volume.files out for the surfaces, or set data.volume in place of data.surface.");
     const auto cases = find_cases(config);
+    add_facts(settings.facts());
+    add_facts(cases.facts());
     keep_freed_memory();
     std::vector<std::string> words{"data"};
     words.insert(words.end(), arguments.begin(), arguments.end());

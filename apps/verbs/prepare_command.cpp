@@ -107,8 +107,11 @@ int prepare_command(std::span<const std::string> arguments)
 {
     PrepareArguments options;
     if (!parse_prepare(arguments, options)) return exit_code::ok;
-    const auto config = training_config(read_training_settings(options.config, options.overrides));
+    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto config = training_config(settings);
     const auto cases = find_cases(config);
+    add_facts(settings.facts());
+    add_facts(cases.facts());
     keep_freed_memory();
     return run_on_ranks(
         options.num_ranks, "prepare", arguments, [&](int num_ranks) { num_domain_ranks(config, options, num_ranks); },
