@@ -185,6 +185,13 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
     return numbers;
 }
 
+void add_rank_options(CLI::App& app, LocalRanks& ranks, const std::string& meaning)
+{
+    auto* const number = app.add_option("--nproc", ranks.number, meaning)->check(CLI::PositiveNumber)->type_name("N");
+    if (ranks.number > 0) number->capture_default_str();
+    app.add_flag("--oversubscribe", ranks.oversubscribes, "start them although they are more than four for each core");
+}
+
 void add_compress_option(CLI::App& app, std::string& name)
 {
     app.add_option("--compress", name, "compression of the files: none (files can then be mapped instead of read), zlib or lz4")

@@ -65,6 +65,16 @@ void add_facts(const Facts& facts);
 /// numbers (or any count if 0).
 std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count = 0);
 
+/// The ranks that a verb starts on this machine.
+struct LocalRanks {
+    int number = 0;               ///< 0: as a launcher says, else one
+    bool oversubscribes = false;  ///< more than this machine's cores bear
+};
+
+/// Adds the options `--nproc` and `--oversubscribe`.
+void add_rank_options(CLI::App& app, LocalRanks& ranks,
+                      const std::string& meaning = "start this many ranks on this machine (torchrun, mpirun and srun work too)");
+
 /// Adds the option `--compress` of verbs that write meshes.
 void add_compress_option(CLI::App& app, std::string& name);
 

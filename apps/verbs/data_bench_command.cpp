@@ -25,7 +25,7 @@ struct DataBenchArguments {
     std::vector<std::string> overrides;
     std::int64_t num_cases = 0;
     int num_repeats = 3;
-    int num_ranks = 0;
+    LocalRanks ranks;
     bool json = false;
 };
 
@@ -44,9 +44,7 @@ bool parse_data(std::span<const std::string> arguments, DataBenchArguments& opti
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks, "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
     options.config = words.front();
@@ -108,7 +106,7 @@ int data_bench_command(std::span<const std::string> arguments)
     std::vector<std::string> words{"data"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_on_ranks(
-        options.num_ranks, "bench", words, [&](int num_ranks) { mesh_shape(config, num_ranks); },
+        options.ranks, "bench", words, [&](int num_ranks) { mesh_shape(config, num_ranks); },
         [&](World& world) {
             const auto shape = mesh_shape(config, world.size());
             const auto device_mesh = DeviceMesh::create(world, {shape[0], shape[1]}, {"data", "domain"});

@@ -36,8 +36,7 @@ public:
         int is_initialized = 0;
         MPI_Initialized(&is_initialized);
         begins_ = is_initialized == 0;
-        if (begins_ && MPI_Init(nullptr, nullptr) != MPI_SUCCESS)
-            throw CommunicationError("MPI cannot be started. Was the program started by mpirun?");
+        if (begins_ && MPI_Init(nullptr, nullptr) != MPI_SUCCESS) throw CommunicationError("MPI cannot be started. Was the program started by mpirun?");
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
         MPI_Comm_size(MPI_COMM_WORLD, &size_);

@@ -266,10 +266,7 @@ private:
 /// A guard: while it lives, this process ends with a sentence after some seconds. MPI_Init waits without a limit for ranks that never call it.
 class TimeLimit {
 public:
-    explicit TimeLimit(double seconds) : before_(std::signal(SIGALRM, end))
-    {
-        alarm(static_cast<unsigned>(std::clamp(seconds, 1.0, 1e9)));
-    }
+    explicit TimeLimit(double seconds) : before_(std::signal(SIGALRM, end)) { alarm(static_cast<unsigned>(std::clamp(seconds, 1.0, 1e9))); }
     ~TimeLimit()
     {
         alarm(0);
@@ -281,8 +278,9 @@ public:
 private:
     static void end(int)
     {
-        constexpr std::string_view kText = "meshard: other ranks of this run did not come to MPI within MESHARD_TIMEOUT_SECONDS (300 unless set). See their own "
-                                           "messages. Were they started with a verb that runs on one rank, or with MESHARD_LAUNCH=single?\n";
+        constexpr std::string_view kText =
+            "meshard: other ranks of this run did not come to MPI within MESHARD_TIMEOUT_SECONDS (300 unless set). See their own "
+            "messages. Were they started with a verb that runs on one rank, or with MESHARD_LAUNCH=single?\n";
         [[maybe_unused]] const auto written = write(STDERR_FILENO, kText.data(), kText.size());
         _exit(kExitOfMissingRank);
     }
