@@ -207,6 +207,24 @@ class Mistypes(Case):
             result = self.meshard("train", "car.yaml", "--nproc", 2, environment={"MESHARD_TIMEOUT_SECONDS": limit})
             self.assert_fails(result, 3, "MESHARD_TIMEOUT_SECONDS", f"'{limit}'")
 
+    def test_of_a_key_twice_are_refused(self):
+        put_training(self.folder)
+        text = (self.folder / "car.yaml").read_text()
+        for change, expected in (((text + "seed: 1\nseed: 2\n"), "car.yaml:13:1: seed stands twice, here and at car.yaml:12:1"),
+                                 ((text + "training: {max_steps: 1}\n"), "car.yaml:12:1: training stands twice, here and at car.yaml:11:1"),
+                                 (text.replace("{num_epochs: 2}", "{num_epochs: 2, num_epochs: 3}"), "training.num_epochs stands twice"),
+                                 (text.replace("  root: cases\n", "  root: cases\n  cases: other.json\n"), "car.yaml:6:3: data.cases stands twice, here and at car.yaml:4:3")):
+            (self.folder / "car.yaml").write_text(change)
+            self.assert_fails(self.meshard("train", "car.yaml"), 2, expected)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_of_tabs_are_named(self):
+        put_training(self.folder)
+        text = (self.folder / "car.yaml").read_text()
+        for change, line in ((text.replace("  surface", "\tsurface"), 4), (text.replace("  surface", "  \tsurface"), 4), (text.replace("    pressure", "\t\tpressure"), 8)):
+            (self.folder / "car.yaml").write_text(change)
+            self.assert_fails(self.meshard("train", "car.yaml"), 2, f"car.yaml:{line}: the line is indented by a tab; YAML wants spaces.")
+
     def test_of_a_field_are_not_passed_over(self):
         put_training(self.folder)
         self.assert_fails(self.meshard("train", "car.yaml", "data.fields.pressure=nope"), 3, "nope")
