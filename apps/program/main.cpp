@@ -13,13 +13,16 @@
 #include <cctype>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace meshard {
@@ -58,6 +61,19 @@ const Verb& find_verb(const std::string& name)
                      (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
 }
 
+/// Each of mpirun's processes would do the whole, write the same file, and never answer ranks that were started with another verb.
+void refuse_ranks(std::string_view verb)
+{
+    constexpr std::string_view kOnOneRank[] = {"info", "repartition", "check", "merge", "convert", "sweep", "forces", "render"};
+    if (std::ranges::find(kOnOneRank, verb) == std::end(kOnOneRank) || std::getenv("MESHARD_LAUNCH")) return;
+    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+        const char* const size = std::getenv(variable);
+        if (!size || std::atoi(size) < 2) continue;
+        throw UsageError(std::string(verb) + " runs on one rank, and " + size + " were started" +
+                         ". Start it without mpirun or srun; where each process shall do it for itself, with MESHARD_LAUNCH=single.");
+    }
+}
+
 int run(const std::vector<std::string>& arguments)
 {
     if (arguments.empty()) {
@@ -74,6 +90,7 @@ int run(const std::vector<std::string>& arguments)
         return exit_code::ok;
     }
     const Verb& verb = find_verb(first);
+    refuse_ranks(verb.name);
     const auto rest = std::span(arguments).subspan(1);
     // Some verbs read a file twice, which is no reason to say anything twice.
     set_read_warning_handler([first](const std::string& text) {

@@ -268,7 +268,16 @@ private:
     {
         const bool is_of_agent = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
         const auto hash = std::to_string(hash_of(facts));
-        write("rank." + std::to_string(rank_), hash + " " + hostname() + ":" + std::to_string(getpid()));
+        const auto own = hostname() + ":" + std::to_string(getpid());
+        const std::vector<std::uint8_t> claim(own.begin(), own.end());
+        const auto claimed = store_->compareSet("process." + std::to_string(rank_), {}, claim);
+        const std::string first(claimed.begin(), claimed.end());
+        if (first != own && !has_ended(first)) {
+            throw InvalidInput("launch: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " is process " + first + " already, and this one, " +
+                               own + ", too. Give each its own RANK, or the run a rendezvous of its own.");
+        }
+        if (first != own) write("process." + std::to_string(rank_), own);  // of an earlier run
+        write("rank." + std::to_string(rank_), hash + " " + own);
         has_met = true;
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
         names_.resize(size_);

@@ -32,13 +32,13 @@ class Disagreement(Case):
         super().setUp()
         put_training(self.folder)
 
-    def started(self, *ranks, launcher=of_torchrun):
+    def started(self, *ranks, launcher=of_torchrun, size=None, numbers=None):
         """The results of ranks, each of which is words and, on request, environment variables, its working folder and program."""
         port = free_port()
         processes = []
-        for number, (words, *more) in enumerate(ranks):
+        for number, (words, *more) in zip(numbers or range(len(ranks)), ranks):
             environment, cwd, program = (*more, *({}, self.folder, PROGRAM)[len(more):])
-            environment = {**launcher(number, len(ranks), port), "MESHARD_TIMEOUT_SECONDS": "60", **environment}
+            environment = {**launcher(number, size or len(ranks), port), "MESHARD_TIMEOUT_SECONDS": "60", **environment}
             processes.append(self.start(program, *words, environment=environment, cwd=cwd))
         return [process.result() for process in processes]
 
@@ -87,6 +87,23 @@ class Disagreement(Case):
         copy_sample("box.vtu", self.folder / "box.vtu")
         self.assert_refused_under_mpirun([(TRAIN,), (("partition", "box.vtu", "-n", 2, "-o", "cut"),)], "the verb is 'train' on rank 0 and 'partition' on rank 1")
         self.assertNotIn("cut", self.names())
+
+    def test_with_a_verb_of_one_rank_is_refused(self):
+        """It would never answer the others, which wait in MPI."""
+        for words in (("info", self.folder / "cases/run_1/boundary_1.vtp"), ("convert", self.folder / "cases/run_1/boundary_1.vtp", "new.vtp")):
+            begin = time.monotonic()
+            result = self.mpirun((TRAIN,), (words,))
+            self.assertEqual(result.code, 2, str(result))
+            self.assertIn(f"meshard {words[0]}: {words[0]} runs on one rank, and 2 were started.", result.err)
+            self.assertLess(time.monotonic() - begin, 20)
+        self.assertNotIn("new.vtp", self.names())
+        self.assert_good(self.mpirun((words, "-x", "MESHARD_LAUNCH=single"), (words, "-x", "MESHARD_LAUNCH=single")))
+
+    def test_of_ranks_that_never_come_to_mpi_ends_in_time(self):
+        single = ("bench", "--points", 20_000, "--repeats", 200)
+        result = self.mpirun((TRAIN, "-x", "MESHARD_TIMEOUT_SECONDS=2"), (single, "-x", "MESHARD_LAUNCH=single"))
+        self.assertEqual(result.code, 5, str(result))
+        self.assertIn("other ranks of this run did not come to MPI within MESHARD_TIMEOUT_SECONDS", result.err)
 
     def test_in_an_option_is_refused(self):
         copy_sample("box.vtu", self.folder / "box.vtu")
@@ -145,6 +162,12 @@ class Disagreement(Case):
         ranks = [(("train", "car.yaml", "training.max_steps=2", "seed=3"),), (("train", self.folder / "link.yaml", "seed=3", "training.max_steps=2"),)]
         for result in self.started(*ranks):
             self.assert_good(result)
+
+    def test_of_a_rank_that_is_started_twice_ends_the_second(self):
+        results = self.started((TRAIN,), (TRAIN,), (TRAIN,), size=2, numbers=(0, 1, 1))
+        second = max(results, key=lambda result: result.code)
+        self.assert_fails(second, 3, "rank 1 of 2 is process ", "Give each its own RANK")
+        self.assertEqual([result.code for result in results if result is not second], [0, 0])
 
     def test_of_a_rank_that_fails_early_ends_the_others(self):
         for bad in range(2):
