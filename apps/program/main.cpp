@@ -23,6 +23,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace meshard {
@@ -137,6 +138,10 @@ int run_and_report(const std::vector<std::string>& arguments)
         return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).", exit_code::run_time);
     } catch (const std::filesystem::filesystem_error& error) {
         return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
+    } catch (const std::system_error& error) {
+        const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // as threads are that cannot be started
+        return fail(verb, error_text(error) + (is_short ? ": the system has no more threads, or no memory for them. See `ulimit -u` and `ulimit -v`." : ""),
+                    exit_code_of_current_error());
     } catch (const std::exception& error) {
         return fail(verb, error_text(error), exit_code_of_current_error());
     } catch (...) {

@@ -49,6 +49,15 @@ class Bounds(Case):
     def test_of_what_a_rank_may_map_are_said(self):
         result = self.limited(650_000, "bench", "--points", 200, "--nproc", 2)
         self.assert_fails(result, 2, "each rank maps about", "634.8 MiB (ulimit -v)")
+        result = self.limited(500_000, "bench", "--points", 200, "--nproc", 2)
+        self.assert_fails(result, 2, "LibTorch, which maps 580 MiB before anything is read, and ulimit -v allows 488 MiB")
+
+    def test_of_what_one_rank_may_map_are_said(self):
+        for kilobytes in (595_000, 610_000, 640_000):
+            result = self.limited(kilobytes, "bench", "--points", 200, "--repeats", 1)
+            if result.code != 0:
+                self.assertIn(result.code, (2, 4), str(result))
+                self.assertRegex(result.err, "ulimit -v|out of memory")
 
     def test_of_threads_come_from_the_cores(self):
         copy_sample("box.vtu", self.folder / "box.vtu")
