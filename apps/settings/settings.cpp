@@ -465,8 +465,11 @@ std::string Settings::where(std::string_view path) const
 Facts Settings::facts() const
 {
     Facts facts;
-    for (const auto& setting : settings_)
-        facts.emplace_back(setting.path, setting.is_list ? "[" + join(setting.values, ", ") + "]" : join(setting.values, ", "));
+    for (const auto& setting : settings_) {
+        if (setting.path == "data.shards") continue;
+        const auto values = join(setting.values, ", ");
+        facts.emplace_back(setting.path, setting.is_list ? "[" + values + "]" : values);
+    }
     return facts;
 }
 
