@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/run_on_threads.h"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <sched.h>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace meshard {
+
+int num_cores()
+{
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+    return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
 
 void run_on_threads(std::int32_t num_threads, const std::function<void(const std::function<std::int64_t()>& next)>& work)
 {
@@ -28,7 +38,11 @@ void run_on_threads(std::int32_t num_threads, const std::function<void(const std
     };
     {
         std::vector<std::jthread> others;
-        for (std::int32_t t = 1; t < num_threads; ++t) others.emplace_back(run);
+        try {
+            for (std::int32_t t = 1; t < num_threads; ++t) others.emplace_back(run);
+        } catch (const std::system_error&) {
+            // The system has no more threads: those that there are do all.
+        }
         run();
     }
     if (failure) std::rethrow_exception(failure);

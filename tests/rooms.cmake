@@ -20,7 +20,7 @@ set(rooms
   "sharding/parameters: partition sharding/ranks sharding/tensor"
   "sharding/ranks: partition"
   "sharding/tensor: partition partition/ghosts sharding/ranks"
-  "sharding/transport: partition sharding/ranks"
+  "sharding/transport: partition sharding/messages sharding/ranks"
   "sharding/windows: partition partition/cut partition/ghosts partition/mesh sharding/messages"
 
   "ops/attention: ops/fused ops/grids ops/rules ops/slices partition sharding/ranks sharding/tensor"
@@ -48,18 +48,18 @@ set(rooms
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/prediction: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/training io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/program: io/bytes partition sharding/memory sharding/transport"
-  "apps/cases: apps/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
+  "apps/program: io/bytes partition sharding/memory sharding/messages sharding/transport"
+  "apps/cases: apps/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/messages sharding/ranks sharding/tensor"
   "apps/grids: apps/cases apps/settings apps/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"
   "apps/evaluation: apps/cases apps/program apps/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/python: io io/bytes io/shards models/geotransolver models/graph models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/report: apps/cases apps/evaluation apps/grids apps/prediction apps/program apps/settings apps/training io io/bytes io/picture io/vtk partition partition/mesh sharding/tensor sharding/transport"
   "apps/store: apps/cases apps/settings io/bytes io/shards models/layers partition partition/mesh sharding/ranks sharding/tensor"
-  "apps/settings: apps/program io/bytes models/layers models/registry partition"
+  "apps/settings: apps/program io/bytes models/layers models/registry partition sharding/messages"
   "apps/steps: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/store io io/bytes partition sharding/tensor"
   "apps/sweep: apps/cases apps/evaluation apps/program apps/settings io/bytes partition"
   "apps/training: apps/cases apps/evaluation apps/grids apps/plan apps/program apps/settings apps/steps io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/prediction apps/program apps/report apps/settings apps/steps apps/sweep apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
+  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/prediction apps/program apps/report apps/settings apps/steps apps/sweep apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/messages sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
 set(without_torch partition io sharding/messages sharding/windows)

@@ -485,6 +485,25 @@ std::vector<CaseSource> CaseLists::all() const
     return cases;
 }
 
+Facts CaseLists::facts() const
+{
+    Facts facts;
+    const std::pair<const char*, const std::vector<CaseSource>*> splits[] = {{"train", &train}, {"val", &val}, {"test", &test}};
+    for (const auto& [split, cases] : splits) {
+        for (const auto& source : *cases) {
+            std::string text = split;
+            for (const auto& file : {source.file, source.wall, source.volume}) {
+                std::error_code error;
+                const auto bytes = std::filesystem::file_size(file, error);
+                if (!file.empty()) text += ", " + file.string() + (error ? "" : " (" + std::to_string(bytes) + " bytes)");
+            }
+            for (const auto& [name, value] : source.columns) text += ", " + name + " " + value;
+            facts.emplace_back("case " + source.id, text);
+        }
+    }
+    return facts;
+}
+
 CaseLists CaseLists::of_part(std::size_t part) const
 {
     auto lists = *this;

@@ -35,6 +35,9 @@ struct CaseLists {
 
     std::vector<CaseSource> all() const;
 
+    /// Each case with its split, files and their sizes, and row of the table.
+    Facts facts() const;
+
     /// The same cases with the file of a part: 0, the surface or the only one, or 1, the volume. That of the other is `other_part`.
     CaseLists of_part(std::size_t part) const;
 };

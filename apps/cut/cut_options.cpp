@@ -8,6 +8,7 @@
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
+#include "partition/run_on_threads.h"
 
 #include <CLI/CLI.hpp>
 
@@ -148,7 +149,8 @@ void check_cut_arguments(CutArguments& arguments)
     if (arguments.refine && arguments.no_refine) throw UsageError("--refine and --no-refine exclude each other.");
     if (arguments.quality && arguments.no_refine) throw UsageError("--quality and --no-refine exclude each other.");
     ghost_share(arguments.objective);
-    if (arguments.threads < 1 || arguments.threads > 1024) throw UsageError("--threads is " + std::to_string(arguments.threads) + "; expected 1 to 1024.");
+    if (const auto most = std::max(64, 4 * num_cores()); arguments.threads < 1 || arguments.threads > most)
+        throw UsageError("--threads is " + std::to_string(arguments.threads) + "; expected 1 to " + std::to_string(most) + ".");
     if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
         throw UsageError("--ghost-layers is " + std::to_string(arguments.ghost_layers) + "; expected 0 to 255.");
     if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))

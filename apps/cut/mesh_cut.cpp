@@ -62,6 +62,22 @@ void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::strin
                          std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or allow empty parts with --allow-empty.");
 }
 
+/// Each part is a file of its own, with a header, names of arrays, and a line of the manifest and the index: of small parts that is most of the folder.
+void check_folder_size(const std::string& name, std::int64_t num_rows, const CutArguments& arguments)
+{
+    constexpr std::uint64_t kBytesOfPart = 4300, kLarge = 100 << 20;  // measured, of a surface with two arrays
+    constexpr std::int64_t kFewRows = 100;                            // of a part
+    const auto bytes = kBytesOfPart * static_cast<std::uint64_t>(arguments.num_parts);
+    if (arguments.dry_run || bytes < kLarge || num_rows > kFewRows * arguments.num_parts) return;
+    const auto folder = std::filesystem::absolute(arguments.output).lexically_normal();
+    std::error_code error;
+    const auto space = std::filesystem::space(folder.parent_path(), error);
+    const auto size = count_text(arguments.num_parts, "part") + " make a folder of at least " + bytes_text(bytes);
+    if (!error && space.available < bytes)
+        throw UsageError(size + ", and " + folder.parent_path().string() + " has " + bytes_text(space.available) + " left. Ask for fewer.");
+    warn("partition", name + ": " + size + ", a file a part, for " + count_text(num_rows, "row") + " of the mesh.");
+}
+
 std::int32_t given_part(const DataArray& array, std::int64_t row)
 {
     const double value = array.value(row);
@@ -201,6 +217,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     PartitionReport report = report_on(source.name, arguments, steps);
     CutJob job{arguments, std::move(given), report, timer};
     const bool is_first = messages.rank() == 0;
+    if (is_first) check_folder_size(source.name, num_rows, arguments);
 
     warn_of_nan(steps, messages);
     timer.begin("graph");

@@ -2,6 +2,7 @@
 #include "apps/plan/machine_rates.h"
 
 #include "apps/bench/rank_timing.h"
+#include "apps/program/rank_device.h"
 #include "ops/fused/line_array.h"
 #include "ops/fused/matrix_product.h"
 #include "ops/fused/tile_functions.h"
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -178,18 +178,6 @@ double seconds_of_large_function(Kind kind)
     return per_call / static_cast<double>(x.numel());
 }
 
-/// Memory that the system has left, or may take back; a rank's share of it.
-double available_bytes(std::int64_t num_ranks)
-{
-    std::ifstream stream("/proc/meminfo");
-    std::string word;
-    double kilobytes = 0;
-    while (stream >> word) {
-        if (word == "MemAvailable:" && stream >> kilobytes) break;
-    }
-    return 1024 * kilobytes / static_cast<double>(num_ranks);
-}
-
 }  // namespace
 
 MachineRates::MachineRates(const DeviceMesh& mesh)
@@ -264,7 +252,7 @@ double MachineRates::seconds(const StepMessage& message, std::int64_t /*num_rank
 
 double MachineRates::memory_bytes() const
 {
-    return available_bytes(num_ranks_);
+    return static_cast<double>(free_memory()) / static_cast<double>(num_ranks_);
 }
 
 }  // namespace meshard

@@ -30,7 +30,8 @@ struct PlanArguments {
     PlannedWidths widths;
     double imbalance = 1.03, tolerance = 0.2;
     bool on_surface = false, check = false, json = false;
-    int num_ranks = 0, num_repeats = 5;
+    LocalRanks ranks;
+    int num_repeats = 5;
     std::string output_precision() const { return device == "here" ? "float32" : precision; }
 };
 
@@ -434,9 +435,7 @@ void add_options(CLI::App& app, PlanArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("SHARE")
         ->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "with --device here: ranks of this machine; with --check two by default")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks, "with --device here: ranks of this machine; with --check two by default");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
 }
 
@@ -455,20 +454,20 @@ int plan_bench_command(std::span<const std::string> arguments)
     words.insert(words.end(), arguments.begin(), arguments.end());
     if (options.check) {
         keep_freed_memory();
-        return run_on_ranks(
-            options.num_ranks > 0 ? options.num_ranks : 2, "bench", words, [](int) {}, [&](World& world) { return check_plans(options, world); });
+        if (options.ranks.number == 0) options.ranks.number = 2;
+        return run_on_ranks(options.ranks, "bench", words, [](int) {}, [&](World& world) { return check_plans(options, world); });
     }
     try {
         if (options.points.empty()) throw UsageError("--points is missing: of how many points is the mesh? E.g. --points 140M.");
         points_of(options.points);
         const auto model = planned_model(options.model, model_arguments_of(options.model_arguments), options.widths);
         if (options.device != "here") {
-            if (options.num_ranks > 0) throw UsageError("--nproc goes with --device here and --check; the number of GPUs is --gpus.");
+            if (options.ranks.number > 0) throw UsageError("--nproc goes with --device here and --check; the number of GPUs is --gpus.");
             return plan_for_gpus(options, model);
         }
         if (options.gpus != "auto") throw UsageError("--gpus goes with a GPU's name; with --device here, --nproc is the number of ranks.");
         keep_freed_memory();
-        return run_on_ranks(options.num_ranks, "bench", words, [](int) {}, [&](World& world) { return plan_for_this_machine(options, model, world); });
+        return run_on_ranks(options.ranks, "bench", words, [](int) {}, [&](World& world) { return plan_for_this_machine(options, model, world); });
     } catch (const InvalidInput& error) {
         throw UsageError(error.what());
     }

@@ -47,13 +47,114 @@ void refuse_extras(const CLI::App& app)
     throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
 }
 
+/// What a value should have been that CLI11 could not convert to a number.
+std::string conversion_fault(CLI::App& app, const std::string& text)
+{
+    constexpr std::string_view kBeginning = "Could not convert: ";
+    const auto equals = text.find(" = ");
+    auto* const option = text.starts_with(kBeginning) && equals != std::string::npos
+                             ? app.get_option_no_throw(text.substr(kBeginning.size(), equals - kBeginning.size()))
+                             : nullptr;
+    if (!option) return text;
+    const auto value = text.substr(equals + 3);
+    auto beginning = option->get_name() + " is '" + value + "'; expected a ";
+    double number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (end != value.data() + value.size()) return beginning + "number.";
+    bool is_wide = true;  // of 64 bits
+    try {
+        option->clear();
+        option->add_result(std::to_string(std::int64_t{1} << 32));
+        option->run_callback();
+    } catch (const CLI::Error&) {
+        is_wide = false;
+    }
+    const auto most = is_wide ? std::numeric_limits<std::int64_t>::max() : std::int64_t{std::numeric_limits<std::int32_t>::max()};
+    return beginning + "whole number of " + (number < 0 ? "at least -" : "at most ") + std::to_string(most) + ".";
+}
+
+/// CLI11 takes numbers beyond 64 bits for the largest one of those.
+void refuse_wide_numbers(const CLI::App& app)
+{
+    for (const CLI::Option* option : app.get_options()) {
+        const auto type = option->get_type_name();
+        const auto word = type.substr(0, type.find(':'));
+        if (word != "N" && word != "K" && word != "S" && word != "T" && word != "STEPS") continue;
+        for (const auto& value : option->results()) {
+            std::int64_t number = 0;
+            const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+            if (error != std::errc::result_out_of_range || end != value.data() + value.size()) continue;
+            throw UsageError(option->get_name() + " is '" + value + "'; expected a whole number of at most " +
+                             std::to_string(std::numeric_limits<std::int64_t>::max()) + ".");
+        }
+    }
+}
+
+/// A value of an option, as the same on all ranks: of a file or folder its place, whatever links and words lead there, and a file's size.
+std::string identity(const CLI::Option& option, const std::string& value)
+{
+    std::error_code error;
+    const auto status = std::filesystem::status(value, error);
+    const bool is_output = option.check_lname("output");  // may be there already on the rank that writes it
+    if (value.empty() || (!std::filesystem::exists(status) && !is_output)) return value;
+    const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(value, error), error);
+    if (error) return value;
+    if (is_output || !std::filesystem::is_regular_file(status)) return place.string();
+    return place.string() + " (" + std::to_string(std::filesystem::file_size(place, error)) + " bytes)";
+}
+
+struct CommandFacts {
+    std::string verb;
+    Facts added, options;
+};
+
+CommandFacts& command_facts()
+{
+    static CommandFacts facts;
+    return facts;
+}
+
+void note_options(const CLI::App& app)
+{
+    auto& facts = command_facts();
+    facts.verb = app.get_name();
+    facts.options.clear();
+    for (const CLI::Option* option : app.get_options()) {
+        const auto& values = option->results();
+        const bool has_settings = option->get_type_name().find("key=value") != std::string::npos;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            if (has_settings && !std::filesystem::exists(values[i])) continue;
+            facts.options.emplace_back(option->get_name() + (i > 0 ? " " + std::to_string(i + 1) : ""), identity(*option, values[i]));
+        }
+    }
+}
+
 }  // namespace
+
+Facts facts_of_command()
+{
+    const auto& [verb, added, options] = command_facts();
+    Facts facts{{"the verb", verb}};
+    facts.insert(facts.end(), added.begin(), added.end());
+    facts.insert(facts.end(), options.begin(), options.end());
+    std::error_code error;
+    facts.emplace_back("the working folder", std::filesystem::current_path(error).string());
+    return facts;
+}
+
+void add_facts(const Facts& facts)
+{
+    auto& added = command_facts().added;
+    added.insert(added.end(), facts.begin(), facts.end());
+}
 
 int exit_code_of_current_error()
 {
     try {
         throw;
     } catch (const UsageError&) {
+        return exit_code::usage;
+    } catch (const RanksDisagree&) {
         return exit_code::usage;
     } catch (const InvalidInput&) {
         return exit_code::input;
@@ -86,7 +187,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
     } catch (const CLI::ParseError& error) {
         // A required option may be missing because it was misspelled: reports an unknown option first.
         if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
-        std::string text = error.what();
+        std::string text = dynamic_cast<const CLI::ConversionError*>(&error) ? conversion_fault(app, error.what()) : error.what();
         // For numbers that must be above 0, CLI11 prints the largest double with its 309 digits.
         if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
             text = text.substr(0, text.find(" not in range")) + " is not above 0";
@@ -94,6 +195,8 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
     }
     refuse_extras(app);
+    refuse_wide_numbers(app);
+    note_options(app);
     return true;
 }
 
@@ -124,6 +227,13 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
                          ".");
     }
     return numbers;
+}
+
+void add_rank_options(CLI::App& app, LocalRanks& ranks, const std::string& meaning)
+{
+    auto* const number = app.add_option("--nproc", ranks.number, meaning)->check(CLI::PositiveNumber)->type_name("N");
+    if (ranks.number > 0) number->capture_default_str();
+    app.add_flag("--oversubscribe", ranks.oversubscribes, "start them although they are more than four for each core");
 }
 
 void add_compress_option(CLI::App& app, std::string& name)

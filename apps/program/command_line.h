@@ -3,6 +3,7 @@
 
 #include "io/bytes/block_codec.h"
 #include "partition/error.h"
+#include "sharding/messages/agreement.h"
 
 #include <cstdint>
 #include <optional>
@@ -48,15 +49,31 @@ struct Verb {
 /// All verbs, in the order of `meshard --help`.
 std::span<const Verb> verbs();
 
-/// Parses `arguments` into the variables bound to `app`, which has the verb's name.
+/// Parses `arguments` into the variables bound to `app`, which has the verb's name. What was given becomes part of `facts_of_command`; of words that settings
+/// are read from, only the file.
 ///
 /// @return false if help was requested, and printed.
 /// @throws UsageError for the first wrong argument; for an unknown option the message names the nearest one.
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments);
 
+/// What this process was asked to do, and with what: the verb, what `add_facts` added (versions, settings, cases), the options that were given, the working
+/// folder. All ranks of a run must have the same.
+Facts facts_of_command();
+void add_facts(const Facts& facts);
+
 /// Parses numbers separated by commas, e.g. `1,0,0`. @throws UsageError, beginning with `option`, unless `text` has `count` finite
 /// numbers (or any count if 0).
 std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count = 0);
+
+/// The ranks that a verb starts on this machine.
+struct LocalRanks {
+    int number = 0;               ///< 0: as a launcher says, else one
+    bool oversubscribes = false;  ///< more than this machine's cores bear
+};
+
+/// Adds the options `--nproc` and `--oversubscribe`.
+void add_rank_options(CLI::App& app, LocalRanks& ranks,
+                      const std::string& meaning = "start this many ranks on this machine (torchrun, mpirun and srun work too)");
 
 /// Adds the option `--compress` of verbs that write meshes.
 void add_compress_option(CLI::App& app, std::string& name);

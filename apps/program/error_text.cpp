@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/error_text.h"
 
+#include "sharding/transport/launch.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -17,6 +19,11 @@ std::string error_text(const std::exception& error)
         text.erase(std::min(text.size(), text.find(beginning)));
     while (!text.empty() && text.back() == '\n') text.pop_back();
     return dynamic_cast<const c10::OutOfMemoryError*>(&error) ? "out of memory: " + text : text;
+}
+
+void tell_other_ranks(const std::string& message)
+{
+    report_failure_to_ranks(message);
 }
 
 }  // namespace meshard

@@ -13,13 +13,17 @@
 #include <cctype>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <set>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace meshard {
@@ -58,6 +62,19 @@ const Verb& find_verb(const std::string& name)
                      (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
 }
 
+/// Each of mpirun's processes would do the whole, write the same file, and never answer ranks that were started with another verb.
+void refuse_ranks(std::string_view verb)
+{
+    constexpr std::string_view kOnOneRank[] = {"info", "repartition", "check", "merge", "convert", "sweep", "forces", "render"};
+    if (std::ranges::find(kOnOneRank, verb) == std::end(kOnOneRank) || std::getenv("MESHARD_LAUNCH")) return;
+    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+        const char* const size = std::getenv(variable);
+        if (!size || std::atoi(size) < 2) continue;
+        throw UsageError(std::string(verb) + " runs on one rank, and " + size + " were started" +
+                         ". Start it without mpirun or srun; where each process shall do it for itself, with MESHARD_LAUNCH=single.");
+    }
+}
+
 int run(const std::vector<std::string>& arguments)
 {
     if (arguments.empty()) {
@@ -74,6 +91,7 @@ int run(const std::vector<std::string>& arguments)
         return exit_code::ok;
     }
     const Verb& verb = find_verb(first);
+    refuse_ranks(verb.name);
     const auto rest = std::span(arguments).subspan(1);
     // Some verbs read a file twice, which is no reason to say anything twice.
     set_read_warning_handler([first](const std::string& text) {
@@ -83,6 +101,8 @@ int run(const std::vector<std::string>& arguments)
         if (said.insert(text).second) warn(first, text + ".");
     });
     if (!verb.run) run_in_sibling_program(first, rest);
+    add_facts({{"the version of meshard", program_version()}});
+    for (const auto& [name, version] : library_versions()) add_facts({{"the version of " + name, version}});
     return verb.run(rest);
 }
 
@@ -98,7 +118,9 @@ int fail(const std::string& verb, const std::string& message, int code)
 {
     show_progress("");
     std::cout.flush();
-    std::cerr << "meshard" << (verb.empty() ? "" : " " + verb) << ": " << without_function_name(message) << std::endl;
+    const auto text = "meshard" + (verb.empty() ? "" : " " + verb) + ": " + without_function_name(message);
+    std::cerr << text << std::endl;
+    if (code != exit_code::interrupted) tell_other_ranks(text);
     return code;
 }
 
@@ -116,6 +138,10 @@ int run_and_report(const std::vector<std::string>& arguments)
         return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).", exit_code::run_time);
     } catch (const std::filesystem::filesystem_error& error) {
         return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
+    } catch (const std::system_error& error) {
+        const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // as threads are that cannot be started
+        return fail(verb, error_text(error) + (is_short ? ": the system has no more threads, or no memory for them. See `ulimit -u` and `ulimit -v`." : ""),
+                    exit_code_of_current_error());
     } catch (const std::exception& error) {
         return fail(verb, error_text(error), exit_code_of_current_error());
     } catch (...) {

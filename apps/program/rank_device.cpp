@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -115,6 +116,36 @@ std::int64_t memory_of(const at::Device& device)
     } catch (const c10::Error&) {
         return of_machine;  // an accelerator that does not say
     }
+}
+
+std::optional<std::int64_t> number_in(const std::filesystem::path& file, std::string_view word)
+{
+    std::ifstream stream(file);
+    std::string found;
+    while (!word.empty() && found != word && stream >> found) continue;
+    std::int64_t number = 0;
+    if (found != word || !(stream >> number)) return std::nullopt;
+    return number;
+}
+
+std::int64_t free_memory()
+{
+    auto free = memory_of(at::kCPU);
+    if (const auto kilobytes = number_in("/proc/meminfo", "MemAvailable:")) free = std::min(free, 1024 * *kilobytes);
+    // Of both versions of control groups, as a container and the machine itself see them.
+    std::ifstream groups("/proc/self/cgroup");
+    for (std::string line; std::getline(groups, line);) {
+        const auto last = line.rfind(':');
+        const bool is_second = line.starts_with("0::");
+        if (last == std::string::npos || (!is_second && line.find(":memory:") == std::string::npos)) continue;
+        const std::filesystem::path root = is_second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+        for (const auto& folder : {root, root / line.substr(last + 1).erase(0, 1)}) {
+            const auto limit = number_in(folder / (is_second ? "memory.max" : "memory.limit_in_bytes"));
+            const auto used = number_in(folder / (is_second ? "memory.current" : "memory.usage_in_bytes"));
+            if (limit && used) free = std::min(free, *limit - *used + number_in(folder / "memory.stat", "inactive_file").value_or(0));
+        }
+    }
+    return std::max<std::int64_t>(free, 0);
 }
 
 }  // namespace meshard

@@ -4,7 +4,10 @@
 #include "sharding/transport/launch.h"
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace meshard {
 
@@ -30,5 +33,12 @@ std::string device_text(World& world, const RankGroup& all);
 /// Bytes of memory: free on a device; for the CPU, or a device that does not tell, all that the machine has, or the process may
 /// map (`ulimit -v`).
 std::int64_t memory_of(const at::Device& device);
+
+/// Bytes of memory that this process may still take: what the machine has left or may take back, less where a control group (a container, a job) or
+/// `ulimit -v` says so.
+std::int64_t free_memory();
+
+/// The number behind a word in a file of the kernel's, or with which the file begins. Empty if there is none.
+std::optional<std::int64_t> number_in(const std::filesystem::path& file, std::string_view word = {});
 
 }  // namespace meshard

@@ -5,6 +5,8 @@
 #include "apps/program/error_text.h"
 #include "apps/program/freed_memory.h"
 #include "apps/program/rank_device.h"
+#include "apps/program/text_table.h"
+#include "partition/run_on_threads.h"
 #include "sharding/memory/tensor_memory.h"
 
 #include <ATen/Context.h>
@@ -12,8 +14,10 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <sys/resource.h>
 #include <vector>
 
 namespace meshard {
@@ -28,10 +32,12 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     try {
         const auto device = device_of_rank(device_name, info);
         const c10::DeviceGuard current(device);
-        const auto world = World::connect(info, kTimeoutSeconds, device);
+        const auto world = World::connect(info, kTimeoutSeconds, device, facts_of_command());
         const int code = body(*world);
         world->finish();
         return code;
+    } catch (const FailedElsewhere&) {
+        return exit_code::ok;  // mpirun ends all ranks at the first other code, and the rank that reports the error may not have done so yet
     } catch (const std::exception& error) {
         const int code = exit_code_of_current_error();
         if (report_failure_to_launcher("meshard " + verb + ": " + error_text(error), code == exit_code::ranks)) return code;
@@ -39,25 +45,64 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     }
 }
 
+/// What a process of this program needs before it has read any data.
+struct RankMemory {
+    std::uint64_t own = 0;     // that no other process shares
+    std::uint64_t mapped = 0;  // address space, with that of a few threads
+};
+
+RankMemory memory_of_rank()
+{
+    constexpr std::uint64_t kThreads = 160 << 20, kMessages = 4 << 20;
+    const auto kilobytes = [](const char* file, std::string_view key) { return 1024 * static_cast<std::uint64_t>(number_in(file, key).value_or(0)); };
+    return {kilobytes("/proc/self/smaps_rollup", "Private_Dirty:") + kMessages, kilobytes("/proc/self/status", "VmSize:") + kThreads};
+}
+
+constexpr int kRanksOfCore = 4;
+
 }  // namespace
 
-int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const std::string> arguments, const std::function<void(int)>& verify,
+void check_local_ranks(const LocalRanks& ranks)
+{
+    if (ranks.number <= 1) return;
+    const auto beginning = "--nproc " + std::to_string(ranks.number) + ": ";
+    const auto cores = num_cores();
+    if (ranks.number > kRanksOfCore * cores && !ranks.oversubscribes) {
+        throw UsageError(beginning + "this process may use " + count_text(cores, "core") + ", which bear " + std::to_string(kRanksOfCore * cores) +
+                         " ranks at most. Start fewer, or insist with --oversubscribe.");
+    }
+    const auto need = memory_of_rank();
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && need.mapped > limit.rlim_cur) {
+        throw UsageError(beginning + "each rank maps about " + bytes_text(need.mapped) + " before it has read any data, and may map " +
+                         bytes_text(std::uint64_t{limit.rlim_cur}) + " (ulimit -v). Raise the limit.");
+    }
+    const auto free = static_cast<std::uint64_t>(free_memory()), number = static_cast<std::uint64_t>(ranks.number);
+    if (need.own * number > free) {
+        throw UsageError(beginning + "each rank takes about " + bytes_text(need.own) + " before it has read any data, together " +
+                         bytes_text(need.own * number) + ", and " + bytes_text(free) + " are free. Start " +
+                         std::to_string(std::max<std::uint64_t>(free / need.own, 1)) + " at most.");
+    }
+}
+
+int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<const std::string> arguments, const std::function<void(int)>& verify,
                  const std::function<int(World& world)>& body, const std::string& device)
 {
     const auto info = detect_launch();
     if (info.source != "single") {
-        if (num_local_ranks > 0 && num_local_ranks != info.size) {
-            throw UsageError("--nproc " + std::to_string(num_local_ranks) + ", but the launcher (" + info.source + ") started " + std::to_string(info.size) +
+        if (ranks.number > 0 && ranks.number != info.size) {
+            throw UsageError("--nproc " + std::to_string(ranks.number) + ", but the launcher (" + info.source + ") started " + std::to_string(info.size) +
                              " ranks. Leave --nproc out.");
         }
         return run_as_rank(info, verb, body, device);
     }
     device_of_rank(device, info);  // throws before ranks are started
-    verify(num_local_ranks > 0 ? num_local_ranks : 1);
-    if (num_local_ranks <= 1) return run_as_rank(info, verb, body, device);
+    check_local_ranks(ranks);
+    verify(ranks.number > 0 ? ranks.number : 1);
+    if (ranks.number <= 1) return run_as_rank(info, verb, body, device);
     std::vector<std::string> words{verb};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    return run_local_ranks(num_local_ranks, words);
+    return run_local_ranks(ranks.number, words);
 }
 
 void keep_freed_memory()

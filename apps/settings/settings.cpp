@@ -227,9 +227,15 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
         throw UsageError(here + ": " + (path.empty() ? "the file" : join(path, ".")) + " is no group of keys; below it may stand " +
                          join(names_allowed(rules, path), ", ") + ".");
     }
+    std::map<std::string, YAML::Mark> seen;
     for (const auto& child : node) {
         auto child_path = path;
         child_path.push_back(child.first.Scalar());
+        const auto [earlier, is_new] = seen.emplace(child.first.Scalar(), child.first.Mark());
+        if (!is_new) {
+            throw UsageError(place(source, child.first.Mark()) + ": " + join(child_path, ".") + " stands twice, here and at " + place(source, earlier->second) +
+                             ". Remove one.");
+        }
         if (is_removed(join(child_path, "."))) continue;
         if (!rule_of(rules, child_path) && !has_rules_below(rules, child_path)) {
             refuse_unknown(rules, child_path, place(source, child.first.Mark()));
@@ -243,6 +249,12 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
     try {
         return YAML::Load(text);
     } catch (const YAML::ParserException& error) {
+        std::istringstream lines(text);
+        std::string line;
+        for (int i = 0; i <= error.mark.line && std::getline(lines, line); ++i) continue;
+        if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos) {
+            throw UsageError(source + ":" + std::to_string(error.mark.line + 1) + ": the line is indented by a tab; YAML wants spaces.");
+        }
         throw UsageError(place(source, error.mark) + ": this is no YAML: " + error.msg + ".");
     }
 }
@@ -448,6 +460,17 @@ std::string Settings::where(std::string_view path) const
 {
     const auto* setting = find(path);
     return (setting && setting->source != "default" ? setting->source + ": " : "") + std::string(path);
+}
+
+Facts Settings::facts() const
+{
+    Facts facts;
+    for (const auto& setting : settings_) {
+        if (setting.path == "data.shards") continue;
+        const auto values = join(setting.values, ", ");
+        facts.emplace_back(setting.path, setting.is_list ? "[" + values + "]" : values);
+    }
+    return facts;
 }
 
 std::string Settings::to_yaml(bool with_sources) const

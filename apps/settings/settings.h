@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/messages/agreement.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -62,6 +64,10 @@ public:
 
     /// As YAML, every key of the table that has a value; on request with the source of each in a comment.
     std::string to_yaml(bool with_sources) const;
+
+    /// Keys and values, without their sources, that all ranks of a run must have in common: all but `data.shards`, which each host may have on a disk of its
+    /// own.
+    Facts facts() const;
 
     const std::vector<Setting>& all() const { return settings_; }
 

@@ -37,7 +37,7 @@ struct BenchArguments {
     bool inference_only = false, from_graph = false;
     std::int64_t num_rows = 1'000'000;
     int num_repeats = 0;
-    int num_ranks = 0;
+    LocalRanks ranks;
     std::vector<BenchArguments> also;  // further runs of `model` in this process
     bool json = false;
 };
@@ -140,7 +140,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->default_str("15, for scaling 5");
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    add_rank_options(app, options.ranks, "start this many ranks on this machine");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report; with --also one on a line for each run");
     if (!parse_arguments(app, arguments)) return false;
     if (!also.empty() && options.what != "model") throw UsageError("--also is for meshard bench model.");
@@ -435,7 +435,7 @@ int model_bench_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     return run_on_ranks(
-        options.num_ranks, "bench", arguments, [](int) {},
+        options.ranks, "bench", arguments, [](int) {},
         [&](World& world) {
             if (options.what == "ghosts") {
                 const auto report = measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);

@@ -25,7 +25,7 @@ struct DataBenchArguments {
     std::vector<std::string> overrides;
     std::int64_t num_cases = 0;
     int num_repeats = 3;
-    int num_ranks = 0;
+    LocalRanks ranks;
     bool json = false;
 };
 
@@ -44,9 +44,7 @@ bool parse_data(std::span<const std::string> arguments, DataBenchArguments& opti
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks, "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
     options.config = words.front();
@@ -96,16 +94,19 @@ int data_bench_command(std::span<const std::string> arguments)
 {
     DataBenchArguments options;
     if (!parse_data(arguments, options)) return exit_code::ok;
-    const auto config = training_config(read_training_settings(options.config, options.overrides));
+    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto config = training_config(settings);
     if (config.volume)
         throw UsageError(
             "bench data measures one part of the cases: leave data.volume.files out for the surfaces, or set data.volume in place of data.surface.");
     const auto cases = find_cases(config);
+    add_facts(settings.facts());
+    add_facts(cases.facts());
     keep_freed_memory();
     std::vector<std::string> words{"data"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_on_ranks(
-        options.num_ranks, "bench", words, [&](int num_ranks) { mesh_shape(config, num_ranks); },
+        options.ranks, "bench", words, [&](int num_ranks) { mesh_shape(config, num_ranks); },
         [&](World& world) {
             const auto shape = mesh_shape(config, world.size());
             const auto device_mesh = DeviceMesh::create(world, {shape[0], shape[1]}, {"data", "domain"});

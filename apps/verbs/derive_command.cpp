@@ -55,7 +55,7 @@ struct DeriveOptions {
     WriteOptions write;
     bool replaces = false;
     bool json = false;
-    int num_ranks = 0;
+    LocalRanks ranks;
 };
 
 bool parse(std::span<const std::string> arguments, DeriveOptions& options)
@@ -94,7 +94,7 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     add_place_option(app, "--at", at, "where distances to walls are computed")->capture_default_str();
     app.add_flag("--replace", options.replaces, "replace arrays of MESH that have the results' names");
     add_compress_option(app, compress);
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    add_rank_options(app, options.ranks, "start this many ranks on this machine");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
 
@@ -342,7 +342,7 @@ int derive_command(std::span<const std::string> arguments)
     DeriveOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     require_writable_format(options.output);
-    return run_on_ranks(options.num_ranks, "derive", arguments, [](int) {}, [&](World& world) { return derive(options, world); });
+    return run_on_ranks(options.ranks, "derive", arguments, [](int) {}, [&](World& world) { return derive(options, world); });
 }
 
 }  // namespace meshard

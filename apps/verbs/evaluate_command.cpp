@@ -23,7 +23,7 @@ struct EvaluateArguments {
     std::vector<std::string> places;  // settings that say where the data lie now
     std::string output;
     std::vector<Threshold> thresholds;
-    int num_ranks = 0;
+    LocalRanks ranks;
     std::string device = "auto";
     bool json = false;
     std::optional<Orient> orient;
@@ -50,9 +50,7 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
     add_orient_option(app, orient, "what the run did in training (data.orient)");
     app.add_flag("--json", options.json, "evaluation.json on stdout instead of the tables");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
     options.places = take_places_of_data(options.cases);
     if (!orient.empty()) options.orient = parse_orient(orient);
@@ -126,7 +124,7 @@ int evaluate_command(std::span<const std::string> arguments)
         if (options.json) std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
         return break_thresholds(options.thresholds, numbers, "evaluate") ? exit_code::check_failed : exit_code::ok;
     };
-    return run_on_ranks(options.num_ranks, "evaluate", arguments, verify, body, options.device);
+    return run_on_ranks(options.ranks, "evaluate", arguments, verify, body, options.device);
 }
 
 }  // namespace meshard

@@ -18,7 +18,7 @@ namespace {
 
 struct GenerateArguments {
     ImageGeneration generation;
-    int num_ranks = 0;
+    LocalRanks ranks;
     std::string device = "auto";
 };
 
@@ -69,9 +69,7 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
     app.add_option("--fields", fields, "names of the generated channels")->type_name("NAME,...")->default_str("generated_1, ...");
     app.add_option("--association", association, "where the arrays live: point or cell")->type_name("WHERE")->capture_default_str();
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
 
     try {
@@ -111,7 +109,7 @@ int generate_command(std::span<const std::string> arguments)
         }
         return exit_code::ok;
     };
-    return run_on_ranks(options.num_ranks, "generate", arguments, verify, body, options.device);
+    return run_on_ranks(options.ranks, "generate", arguments, verify, body, options.device);
 }
 
 }  // namespace meshard

@@ -41,7 +41,7 @@ struct InterpolateOptions {
     WriteOptions write;
     bool replaces = false;
     bool json = false;
-    int num_ranks = 0;
+    LocalRanks ranks;
 
     bool takes_nearest() const { return how.num_neighbors == 1; }
 };
@@ -77,7 +77,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
     app.add_option("--fill", fill, "value of targets beyond --max-distance, e.g. 0 or nan")->type_name("VALUE");
     app.add_flag("--replace", options.replaces, "replace arrays of TARGET that have the fields' names");
     add_compress_option(app, compress);
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    add_rank_options(app, options.ranks, "start this many ranks on this machine");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
 
@@ -368,7 +368,7 @@ int interpolate_command(std::span<const std::string> arguments)
     InterpolateOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     require_writable_format(options.output);
-    return run_on_ranks(options.num_ranks, "interpolate", arguments, [](int) {}, [&](World& world) { return interpolate(options, world); });
+    return run_on_ranks(options.ranks, "interpolate", arguments, [](int) {}, [&](World& world) { return interpolate(options, world); });
 }
 
 }  // namespace meshard

@@ -67,7 +67,12 @@ void cut_in_windows(const std::string& file, const CutArguments& arguments, Rank
 int run_together(RankMessages& messages, const std::function<void()>& work)
 {
     try {
+        auto facts = facts_of_command();
+        for (auto& variable : own_environment()) facts.push_back(std::move(variable));
+        check_agreement(messages, facts);
         work();
+    } catch (const RanksDisagree&) {
+        if (messages.rank() == 0) throw;  // all ranks have it
     } catch (const FailedElsewhere&) {
         return exit_code::ok;
     } catch (...) {

@@ -33,7 +33,7 @@ struct PredictArguments {
     PredictionOptions prediction;
     std::vector<std::string> walls;        // one for all inputs, or one each
     std::vector<std::string> other_parts;  // the same
-    int num_ranks = 0;
+    LocalRanks ranks;
     std::string device = "auto";
 };
 
@@ -85,9 +85,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
         ->capture_default_str();
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks);
     auto* of_file = app.add_option_group("With --model, where its file does not say it");
     of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
         ->type_name("A,...");
@@ -340,7 +338,7 @@ int predict_command(std::span<const std::string> arguments)
         }
         return exit_code::ok;
     };
-    return run_on_ranks(options.num_ranks, "predict", arguments, verify, body, options.device);
+    return run_on_ranks(options.ranks, "predict", arguments, verify, body, options.device);
 }
 
 }  // namespace meshard

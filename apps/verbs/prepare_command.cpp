@@ -23,7 +23,7 @@ const volatile std::sig_atomic_t no_prepare_stop = 0;  // an interruption ends t
 struct PrepareArguments {
     std::string config;
     std::vector<std::string> overrides;
-    int num_ranks = 0;
+    LocalRanks ranks;
     int num_training_ranks = 0;
     bool verify_sources = false;
     bool json = false;
@@ -41,9 +41,7 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
     app.add_option("--ranks", options.num_training_ranks, "ranks that will train, on which data.parts=auto depends; as many as prepare unless said")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks, "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)");
     app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
@@ -107,11 +105,14 @@ int prepare_command(std::span<const std::string> arguments)
 {
     PrepareArguments options;
     if (!parse_prepare(arguments, options)) return exit_code::ok;
-    const auto config = training_config(read_training_settings(options.config, options.overrides));
+    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto config = training_config(settings);
     const auto cases = find_cases(config);
+    add_facts(settings.facts());
+    add_facts(cases.facts());
     keep_freed_memory();
     return run_on_ranks(
-        options.num_ranks, "prepare", arguments, [&](int num_ranks) { num_domain_ranks(config, options, num_ranks); },
+        options.ranks, "prepare", arguments, [&](int num_ranks) { num_domain_ranks(config, options, num_ranks); },
         [&](World& world) {
             const auto begin = std::chrono::steady_clock::now();
             const auto device_mesh = DeviceMesh::create(world, {1, world.size()}, {"data", "domain"});

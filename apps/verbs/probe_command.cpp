@@ -22,7 +22,7 @@ struct ProbeArguments {
     ProbeRequest request;
     std::string dims, shares;
     std::filesystem::path output;
-    int num_ranks = 2;
+    LocalRanks ranks{.number = 2};
     bool json = false;
     std::string device = "auto";
 };
@@ -39,7 +39,7 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
         ->type_name("FILE");
     app.add_option("--shard", options.dims, "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")->required()->type_name("DIM[,DIM]");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "ranks that are started on this machine")->check(CLI::Range(1, 1024))->type_name("N")->capture_default_str();
+    add_rank_options(app, options.ranks, "ranks that are started on this machine");
     app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 0.7,0.3; zero is allowed")->type_name("SHARE,...")->default_str("equal shares");
     app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
     app.add_flag("--backward", request.backward, "gradients too; the loss is the sum of output times grad_output, else the mean of the output");
@@ -144,7 +144,7 @@ int probe_command(std::span<const std::string> arguments)
     ProbeArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     return run_on_ranks(
-        options.num_ranks, "probe", arguments, [](int) {},
+        options.ranks, "probe", arguments, [](int) {},
         [&](World& world) {
             check_shares(options, probe_mesh_shape(world.size(), options.request.dims.size()));
             const auto report = probe(options.request, world);

@@ -25,7 +25,7 @@ struct ReportArguments {
     std::vector<Threshold> thresholds;
     std::vector<PlaneAcross> planes;
     std::optional<Orient> orient;
-    int num_ranks = 0;
+    LocalRanks ranks;
     std::string device = "auto";
 };
 
@@ -53,9 +53,7 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
         ->type_name("NUMBER>BOUND");
     add_orient_option(app, orient, "what each run did in training (data.orient)");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
     options.places = take_places_of_data(options.runs);
     if (options.runs.empty()) throw UsageError("runs is required. See `meshard report --help`.");
@@ -89,7 +87,7 @@ int report_command(std::span<const std::string> arguments)
             is_broken |= break_thresholds(options.thresholds, joined_json(of_runs[run]), "report", of_runs.size() > 1 ? options.runs[run] : "");
         return is_broken ? exit_code::check_failed : exit_code::ok;
     };
-    return run_on_ranks(options.num_ranks, "report", arguments, verify, body, options.device);
+    return run_on_ranks(options.ranks, "report", arguments, verify, body, options.device);
 }
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard sweep: one configuration -> runs of it with other settings, folds and seeds, and a table that compares them.
 #include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "apps/settings/training_config.h"
@@ -34,7 +35,7 @@ struct SweepArguments {
     double seconds = 0;  // 0: any
     std::string output;
     std::string device;
-    int num_ranks = 0;
+    LocalRanks ranks;
     bool accepts_data = false;
     bool is_dry = false;
 };
@@ -63,7 +64,7 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
         ->capture_default_str();
     app.add_option("--budget", options.budget, "time after which no run goes on, e.g. 90s, 60m, 1.5h")->type_name("TIME")->default_str("any");
     app.add_option("--device", options.device, "as `meshard train` takes it")->type_name("NAME");
-    app.add_option("--nproc", options.num_ranks, "ranks of each run, started on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    add_rank_options(app, options.ranks, "ranks of each run, started on this machine");
     app.add_flag("--accept-data", options.accepts_data, "as `meshard train` takes it");
     app.add_flag("--dry-run", options.is_dry, "list the runs, and end");
     if (!parse_arguments(app, arguments)) return false;
@@ -149,7 +150,8 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
     }
     if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));  // a run that goes on had another limit
     if (!options.device.empty()) words.insert(words.end(), {"--device", options.device});
-    if (options.num_ranks > 0) words.insert(words.end(), {"--nproc", std::to_string(options.num_ranks)});
+    if (options.ranks.number > 0) words.insert(words.end(), {"--nproc", std::to_string(options.ranks.number)});
+    if (options.ranks.oversubscribes) words.emplace_back("--oversubscribe");
     if (options.accepts_data) words.emplace_back("--accept-data");
     return words;
 }
@@ -181,6 +183,7 @@ int sweep_command(std::span<const std::string> arguments)
 {
     SweepArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
+    check_local_ranks(options.ranks);
     const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
     for (const auto& one : options.grid) {  // a value that no run can take is refused before the first

@@ -41,7 +41,7 @@ void request_stop(int)
 struct TrainArguments {
     std::string config;
     std::vector<std::string> overrides;
-    int num_ranks = 0;
+    LocalRanks ranks;
     std::string resume, device;
     bool validate = false;
     bool print_config = false;
@@ -62,9 +62,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     app.add_option("config", words, "configuration (YAML), then settings that override it, e.g. training.num_epochs=20; ~key removes one")
         ->type_name("CONFIG.yaml [key=value|~key ...]");
     app.add_option("--device", options.device, std::string(kDeviceMeaning) + " (key device)")->type_name("NAME");
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N");
+    add_rank_options(app, options.ranks);
     app.add_option("--resume", options.resume, "continue this run from its last checkpoint; key=value words become part of its settings")->type_name("RUN_DIR");
     app.add_flag("--validate", options.validate, "check the configuration, build the model and read one case; no training");
     app.add_flag("--print-plan", options.print_plan,
@@ -228,6 +226,8 @@ int train_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     const auto cases = find_cases(config);
+    add_facts(settings.facts());
+    add_facts(cases.facts());
     keep_freed_memory();
     if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also for the ranks started here
 
@@ -261,7 +261,7 @@ int train_command(std::span<const std::string> arguments)
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
     std::signal(SIGPIPE, SIG_IGN);  // a reader of the messages (`| tee run.log`) may be ended first by the same Ctrl-C; the checkpoint must still be written
-    return run_on_ranks(options.num_ranks, "train", arguments, verify, body, config.device);
+    return run_on_ranks(options.ranks, "train", arguments, verify, body, config.device);
 }
 
 }  // namespace meshard

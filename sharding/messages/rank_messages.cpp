@@ -17,6 +17,11 @@ namespace {
 
 bool is_started_with_others()
 {
+#ifdef MESHARD_WITH_MPI
+    int is_initialized = 0;
+    MPI_Initialized(&is_initialized);
+    if (is_initialized != 0) return true;
+#endif
     for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"})
         if (const char* size = std::getenv(name); size != nullptr && std::atoi(size) > 1) return true;
     return false;
@@ -30,17 +35,15 @@ public:
     {
         int is_initialized = 0;
         MPI_Initialized(&is_initialized);
-        if (is_initialized == 0 && MPI_Init(nullptr, nullptr) != MPI_SUCCESS)
-            throw CommunicationError("MPI cannot be started. Was the program started by mpirun?");
+        begins_ = is_initialized == 0;
+        if (begins_ && MPI_Init(nullptr, nullptr) != MPI_SUCCESS) throw CommunicationError("MPI cannot be started. Was the program started by mpirun?");
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
         MPI_Comm_size(MPI_COMM_WORLD, &size_);
     }
     ~MpiMessages() override
     {
-        int is_finalized = 0;
-        MPI_Finalized(&is_finalized);
-        if (is_finalized == 0) MPI_Finalize();
+        if (begins_) MPI_Finalize();
     }
     MpiMessages(const MpiMessages&) = delete;
     MpiMessages& operator=(const MpiMessages&) = delete;
@@ -96,6 +99,7 @@ private:
         return found;
     }
 
+    bool begins_ = false;  // MPI, and so ends it
     int rank_ = 0, size_ = 1;
 };
 

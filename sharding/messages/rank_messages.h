@@ -42,7 +42,7 @@ public:
     virtual bool fail() noexcept { return true; }
 };
 
-/// The ranks that `mpirun` or `srun` started, or this process alone. @throws CommunicationError
+/// The ranks that `mpirun` or `srun` started, those of MPI where it is initialised already, or this process alone. @throws CommunicationError
 std::unique_ptr<RankMessages> ranks_of_this_run();
 
 /// Collective. `RankMessages::exchange` of values; `to` has one list for each rank.

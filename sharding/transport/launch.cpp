@@ -15,6 +15,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <unistd.h>
 
 namespace meshard {
@@ -33,9 +35,23 @@ int number(const char* variable)
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
         throw InvalidInput(std::string("launch: the environment variable ") + variable + " is " + (text.empty() ? "not set" : "'" + text + "'") +
-                           ", expected a number. Start with torchrun, srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.");
+                           ", expected a number up to " + std::to_string(std::numeric_limits<int>::max()) +
+                           ". Start with torchrun, srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.");
     }
     return value;
+}
+
+/// MESHARD_TIMEOUT_SECONDS.
+std::optional<double> wanted_timeout()
+{
+    constexpr int kMost = 1'000'000;
+    const auto text = environment("MESHARD_TIMEOUT_SECONDS");
+    if (text.empty()) return std::nullopt;
+    int seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    if (error == std::errc() && end == text.data() + text.size() && seconds >= 1 && seconds <= kMost) return seconds;
+    throw InvalidInput("launch: the environment variable MESHARD_TIMEOUT_SECONDS is '" + text + "', expected a whole number of seconds from 1 to " +
+                       std::to_string(kMost) + ".");
 }
 
 int number_or(const char* variable, int otherwise)
@@ -86,6 +102,7 @@ LaunchInfo detect_launch()
 {
     const auto pinned = environment("MESHARD_LAUNCH");
     const auto wanted = [&](const char* kind, const char* variable) { return pinned == kind || (pinned.empty() && std::getenv(variable)); };
+    wanted_timeout();  // a wrong one is found before ranks are started
     LaunchInfo info;
     std::string host = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
 
@@ -140,17 +157,28 @@ LaunchInfo detect_launch()
 
 namespace {
 
+bool has_met = false;  // whether this process can be seen by the other ranks, which then notice when it ends
+
 /// Ranks that find each other in a store: they exchange messages through shared memory if all are on one host, else over Gloo; between GPUs over NCCL.
 class StoreWorld : public World {
 public:
-    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend, c10::DeviceType device)
+    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend, c10::DeviceType device, const Facts& facts)
         : rank_(info.rank), size_(info.size), wanted_(backend), device_type_(device)
     {
         const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
         timeout_ = timeout;
         connect_store(info, timeout);
-        find_each_other(timeout_seconds);
+        find_each_other(timeout_seconds, facts);
         shared_memory_ = wanted_ == "shm" || (wanted_ != "gloo" && on_one_host());
+    }
+
+    /// Leaves the failure where the other ranks look for this one.
+    static void tell_failure(const LaunchInfo& info, const std::string& message)
+    {
+        StoreWorld world(info);
+        world.connect_store(info, kLastWait);
+        world.write("rank." + std::to_string(info.rank), kFailed + message);
+        world.wait_for_others_to_read();
     }
 
     int rank() const override { return rank_; }
@@ -188,6 +216,11 @@ public:
     }
 
 private:
+    explicit StoreWorld(const LaunchInfo& info) : rank_(info.rank), size_(info.size), device_type_(c10::DeviceType::CPU) {}
+
+    static constexpr const char* kFailed = "failed ";  // in place of a rank's hash
+    static constexpr auto kLastWait = std::chrono::seconds(5);
+
     static std::string first_line(const std::string& text) { return text.substr(0, std::min<std::size_t>(text.find('\n'), 200)); }
 
     void connect_store(const LaunchInfo& info, std::chrono::milliseconds timeout)
@@ -205,7 +238,12 @@ private:
                 throw InvalidInput("launch: the rendezvous is '" + place + "', expected tcp://host:port or file:///path.");
             }
             c10d::TCPStoreOptions options;
-            options.port = static_cast<std::uint16_t>(std::stoi(place.substr(colon + 1)));
+            std::uint16_t port = 0;
+            const auto [end, error] = std::from_chars(place.data() + colon + 1, place.data() + place.size(), port);
+            if (error != std::errc() || end != place.data() + place.size() || port == 0) {
+                throw InvalidInput("launch: the port of the rendezvous " + place + " must be a number from 1 to 65535.");
+            }
+            options.port = port;
             options.isServer = rank_ == 0;
             options.waitWorkers = false;
             options.timeout = timeout;
@@ -224,47 +262,82 @@ private:
         }
     }
 
-    /// Every rank writes its type of device, host and process id to the store; ranks that do not so in time are named in the error, and so are two that compute
-    /// on different types of device, which could not exchange tensors.
-    void find_each_other(double timeout_seconds)
+    /// Every rank writes a hash of its facts, its host and process id to the store. Ranks that do not so in time are named in the error; others whose facts
+    /// are different end all.
+    void find_each_other(double timeout_seconds, const Facts& facts)
     {
-        const auto device = c10::DeviceTypeName(device_type_, /*lower_case=*/true);
-        const auto own = device + " " + hostname() + ":" + std::to_string(getpid());
-        store_->set("rank." + std::to_string(rank_), std::vector<std::uint8_t>(own.begin(), own.end()));
-        const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
-        std::vector<int> missing;
-        for (int r = 0; r < size_; ++r) {
-            const auto key = "rank." + std::to_string(r);
-            while (!store_->check({key}) && std::chrono::steady_clock::now() < deadline) usleep(2000);
-            if (!store_->check({key})) {
-                missing.push_back(r);
-                names_.emplace_back();
-                continue;
-            }
-            const auto bytes = store_->get(key);
-            const std::string text(bytes.begin(), bytes.end());
-            const auto space = text.find(' ');
-            names_.push_back(text.substr(space + 1));
-            if (text.substr(0, space) == device || !missing.empty()) continue;
-            wait_for_others_to_read();
-            throw CommunicationError("launch: rank " + std::to_string(rank_) + " computes on a device of type " + device + ", but rank " + std::to_string(r) +
-                                     " on " + text.substr(0, space) + ": all ranks must use one type. Say which with --device; if that is not there for each " +
-                                     "rank, use --device cpu.");
+        const bool is_of_agent = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+        const auto hash = std::to_string(hash_of(facts));
+        const auto own = hostname() + ":" + std::to_string(getpid());
+        const std::vector<std::uint8_t> claim(own.begin(), own.end());
+        const auto claimed = store_->compareSet("process." + std::to_string(rank_), {}, claim);
+        const std::string first(claimed.begin(), claimed.end());
+        if (first != own && !has_ended(first)) {
+            throw InvalidInput("launch: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " is process " + first + " already, and this one, " +
+                               own + ", too. Give each its own RANK, or the run a rendezvous of its own.");
         }
+        if (first != own) write("process." + std::to_string(rank_), own);  // of an earlier run
+        write("rank." + std::to_string(rank_), hash + " " + own);
+        has_met = true;
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
+        names_.resize(size_);
+        std::string missing;
+        do {
+            if (!missing.empty()) usleep(2000);
+            missing.clear();
+            for (int r = 0; r < size_; ++r) {
+                if (!names_[r].empty()) continue;
+                auto text = read("rank." + std::to_string(r));
+                const auto space = text.find(' ');
+                // torchrun's store outlives a command, and a script may start several.
+                if (is_of_agent && space != std::string::npos && has_ended(text.substr(space + 1))) text.clear();
+                if (text.starts_with(kFailed)) {
+                    wait_for_others_to_read();
+                    throw CommunicationError("launch: rank " + std::to_string(r) + " has failed: " + text.substr(std::strlen(kFailed)));
+                }
+                if (text.empty())
+                    missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+                else if (text.substr(0, space) == hash)
+                    names_[r] = text.substr(space + 1);
+                else
+                    throw disagreement(facts);
+            }
+        } while (!missing.empty() && std::chrono::steady_clock::now() < deadline);
         if (missing.empty()) return;
-        std::string list;
-        for (const int r : missing) list += (list.empty() ? "" : ", ") + std::to_string(r);
-        throw CommunicationError("launch: rank " + list + " of " + std::to_string(size_) + " did not connect within " +
-                                 std::to_string(static_cast<int>(timeout_seconds)) + " s. See that rank's own messages.");
+        throw CommunicationError("launch: rank " + missing + " of " + std::to_string(size_) + " did not connect within " +
+                                 std::to_string(static_cast<int>(timeout_seconds)) +
+                                 " s. See that rank's own messages, and whether its verb, RANK, MASTER_ADDR and MASTER_PORT are right.");
     }
 
-    /// On rank 0, which may serve the store and is about to end: until all ranks have read the others' names, or some seconds.
+    /// Every rank finds another one with other facts: it writes its own, and reads those that come within some seconds.
+    RanksDisagree disagreement(const Facts& facts)
+    {
+        write("facts." + std::to_string(rank_), pack(facts));
+        std::vector<std::string> packed(size_);
+        const auto deadline = std::chrono::steady_clock::now() + kLastWait;
+        for (int r = 0; r < size_; ++r) {
+            while ((packed[r] = read("facts." + std::to_string(r))).empty() && std::chrono::steady_clock::now() < deadline) usleep(2000);
+        }
+        wait_for_others_to_read();
+        return RanksDisagree(packed);
+    }
+
+    void write(const std::string& key, const std::string& text) { store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end())); }
+
+    /// What a rank has written, or nothing.
+    std::string read(const std::string& key)
+    {
+        if (!store_->check({key})) return {};
+        const auto bytes = store_->get(key);
+        return {bytes.begin(), bytes.end()};
+    }
+
+    /// On rank 0, which may serve the store and is about to end: until all ranks have read the others' facts, or some seconds.
     void wait_for_others_to_read()
     {
-        constexpr auto kLimit = std::chrono::seconds(5);
-        store_->set("read." + std::to_string(rank_), std::vector<std::uint8_t>{1});
+        write("read." + std::to_string(rank_), "1");
         if (rank_ != 0) return;
-        const auto deadline = std::chrono::steady_clock::now() + kLimit;
+        const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
             while (!store_->check({"read." + std::to_string(r)}) && std::chrono::steady_clock::now() < deadline) usleep(2000);
         }
@@ -330,39 +403,57 @@ public:
     }
 };
 
-std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device)
+std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device, Facts facts)
 {
     if (info.size == 1) return std::make_unique<SingleWorld>();
-    if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) {
-        timeout_seconds = number("MESHARD_TIMEOUT_SECONDS");
-        if (timeout_seconds < 1) throw InvalidInput("launch: MESHARD_TIMEOUT_SECONDS is '" + limit + "', expected a whole number of seconds, 1 or more.");
-    }
+    timeout_seconds = wanted_timeout().value_or(timeout_seconds);
     const auto backend = environment("MESHARD_BACKEND");
     if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" && backend != "auto") {
         throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
     }
-    const bool by_mpi = info.source == "openmpi" || info.source == "pmi" || info.source == "slurm";
+    facts.emplace_back("the number of ranks", std::to_string(info.size));
+    facts.emplace_back("the type of device (--device)", c10::DeviceTypeName(device, /*lower_case=*/true));
+    for (auto& variable : own_environment()) facts.push_back(std::move(variable));
+
+    const bool by_mpirun = info.source == "openmpi" || info.source == "pmi";
     const bool any = backend.empty() || backend == "auto";
-    if (backend == "mpi" || (by_mpi && any && (device == c10::DeviceType::CPU || !why_no_transport(device).empty()))) {
-        if (auto world = connect_mpi(info, timeout_seconds, device)) return world;
-        if (backend == "mpi") {
+    const bool over_mpi =
+        backend == "mpi" || ((by_mpirun || info.source == "slurm") && any && (device == c10::DeviceType::CPU || !why_no_transport(device).empty()));
+    // Ranks of mpirun meet over MPI whatever will carry their messages: what says so is among what they compare.
+    if (over_mpi || by_mpirun) {
+        if (auto world = connect_mpi(info, timeout_seconds, device, facts)) {
+            has_met = true;
+            if (over_mpi) return world;
+            world->finish();
+        } else if (backend == "mpi") {
             throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) + " ranks that " + info.source +
                                      " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
         }
     }
-    return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device);
+    return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device, facts);
 }
 
 }  // namespace
+
+void report_failure_to_ranks(const std::string& message)
+{
+    try {
+        const auto info = has_met ? LaunchInfo() : detect_launch();
+        const bool has_own_store = info.rendezvous.starts_with("tcp://") && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
+        if (has_own_store && (info.source == "environment" || info.source == "slurm")) StoreWorld::tell_failure(info, message);
+    } catch (const std::exception&) {
+        // There is nobody to tell.
+    }
+}
 
 Carrier World::carrier(const at::Device& device)
 {
     return {backend_name(), !device.is_cpu() && size() > 1};
 }
 
-std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds, at::Device device)
+std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds, at::Device device, Facts facts)
 {
-    auto world = connected_world(info, timeout_seconds, device.type());
+    auto world = connected_world(info, timeout_seconds, device.type(), std::move(facts));
     world->device_ = device;
     return world;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/messages/agreement.h"
 #include "sharding/ranks/device_mesh.h"
 #include "sharding/transport/carrier.h"
 
@@ -23,7 +24,7 @@ struct LaunchInfo {
 
 /// Reads, in this order: RANK and WORLD_SIZE (torchrun, and our own `--nproc`), SLURM_*, OMPI_COMM_WORLD_*, PMI_*; else one rank.
 /// MESHARD_LAUNCH=env|slurm|ompi|pmi|single pins the choice. The rendezvous is MESHARD_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT, else
-/// derived from what the launcher tells. @throws InvalidInput naming the variable that is missing or no number.
+/// derived from what the launcher tells. @throws InvalidInput naming the variable that is missing or no number, MESHARD_TIMEOUT_SECONDS too.
 LaunchInfo detect_launch();
 
 /// Time limit of every wait for other ranks, where nothing else is set.
@@ -36,8 +37,10 @@ public:
     /// tensors of GPUs go over NCCL where each rank has one of its own. MESHARD_BACKEND=shm|gloo|mpi|nccl pins the choice. Collective over all ranks.
     /// Every wait has a time limit, MESHARD_TIMEOUT_SECONDS if set.
     /// @param device   on which this rank computes, of the same type on every rank: MPI carries tensors of CPUs only
-    /// @throws CommunicationError naming the ranks that did not come within the time limit.
-    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = kTimeoutSeconds, at::Device device = at::kCPU);
+    /// @param facts    what all ranks must have in common besides their number, the type of their devices and the environment variables MESHARD_...
+    /// @throws CommunicationError naming the ranks that did not come within the time limit
+    /// @throws RanksDisagree where ranks were started differently; of mpirun's, all but the lowest throw FailedElsewhere
+    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = kTimeoutSeconds, at::Device device = at::kCPU, Facts facts = {});
 
     /// Orderly end: waits for all ranks, then closes the connections. Without it (after an error) the destructor closes at once, so that waiting ranks fail
     /// instead of hanging.
@@ -66,5 +69,8 @@ int run_local_ranks(int size, const std::vector<std::string>& arguments, double 
 /// Called by a rank that fails, before it ends: leaves its message where `run_local_ranks` finds it, so that the first error is the one
 /// shown. Returns false if this process was not started that way (the caller then prints the message itself).
 bool report_failure_to_launcher(const std::string& message, bool is_consequence);
+
+/// Called by a rank that fails: tells the other ranks, if they still wait for it in a store that rank 0 serves. Takes some seconds at most.
+void report_failure_to_ranks(const std::string& message);
 
 }  // namespace meshard

@@ -8,7 +8,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
+#include <string_view>
+#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -260,10 +263,37 @@ private:
     std::shared_ptr<MpiProgress> progress_;
 };
 
+/// A guard: while it lives, this process ends with a sentence after some seconds. MPI_Init waits without a limit for ranks that never call it.
+class TimeLimit {
+public:
+    explicit TimeLimit(double seconds) : before_(std::signal(SIGALRM, end)) { alarm(static_cast<unsigned>(std::clamp(seconds, 1.0, 1e9))); }
+    ~TimeLimit()
+    {
+        alarm(0);
+        std::signal(SIGALRM, before_);
+    }
+    TimeLimit(const TimeLimit&) = delete;
+    TimeLimit& operator=(const TimeLimit&) = delete;
+
+private:
+    static void end(int)
+    {
+        constexpr std::string_view kText =
+            "meshard: other ranks of this run did not come to MPI within MESHARD_TIMEOUT_SECONDS (300 unless set). See their own "
+            "messages. Were they started with a verb that runs on one rank, or with MESHARD_LAUNCH=single?\n";
+        [[maybe_unused]] const auto written = write(STDERR_FILENO, kText.data(), kText.size());
+        _exit(kExitOfMissingRank);
+    }
+
+    static constexpr int kExitOfMissingRank = 5;
+    void (*before_)(int);
+};
+
 }  // namespace
 
-std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device)
+std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device, const Facts& facts)
 {
+    const TimeLimit limit(timeout_seconds);
     int initialized = 0, level = 0, size = 0;
     MPI_Initialized(&initialized);
     if (!initialized) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
@@ -271,6 +301,13 @@ std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_second
     if (size != info.size) {
         MPI_Finalize();  // a launcher that MPI does not know: every rank would be alone
         return nullptr;
+    }
+    try {
+        check_agreement(*ranks_of_this_run(), facts);
+    } catch (const RanksDisagree&) {
+        MPI_Finalize();  // an orderly end, so that mpirun has the message of the one rank that reports it
+        if (info.rank > 0) throw FailedElsewhere();
+        throw;
     }
     return std::make_unique<MpiWorld>(timeout_seconds, device);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/messages/agreement.h"
 #include "sharding/transport/launch.h"
 
 #include <memory>
@@ -11,7 +12,9 @@ namespace meshard {
 /// there, 1.5 ms with Gloo. Tensors of devices go by way of the host.
 ///
 /// @param device   type of device on which the ranks compute
+/// @param facts    what all ranks must have in common, compared before all else
+/// @throws RanksDisagree on the lowest rank, FailedElsewhere on the others
 /// @return null if MPI does not see these ranks (the program was started without its help), or this build has no MPI
-std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device);
+std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device, const Facts& facts);
 
 }  // namespace meshard

@@ -203,9 +203,49 @@ class Mistypes(Case):
 
     def test_of_the_time_limit_are_named(self):
         put_training(self.folder)
-        for limit in ("0", "-5", "soon"):
-            result = self.meshard("train", "car.yaml", "--nproc", 2, environment={"MESHARD_TIMEOUT_SECONDS": limit})
-            self.assert_fails(result, 3, "MESHARD_TIMEOUT_SECONDS", f"'{limit}'")
+        for limit in ("0", "-5", "soon", "1.5", "99999999999", "1000001"):
+            for ranks in ((), ("--nproc", 2)):
+                result = self.meshard("train", "car.yaml", *ranks, environment={"MESHARD_TIMEOUT_SECONDS": limit})
+                self.assert_fails(result, 3, f"MESHARD_TIMEOUT_SECONDS is '{limit}', expected a whole number of seconds from 1 to 1000000.")
+                self.assertNotIn("torchrun", result.err)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_of_ports_are_named(self):
+        put_training(self.folder)
+        for port in ("http", "0", "99999"):
+            environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            self.assert_fails(self.meshard("train", "car.yaml", environment=environment), 3, f"tcp://127.0.0.1:{port} must be a number from 1 to 65535")
+
+    def test_of_numbers_name_their_bounds(self):
+        put_training(self.folder)
+        copy_sample("box.vtu", self.folder / "box.vtu")
+        most = 2**31 - 1
+        for words, text in ((("partition", "box.vtu", "-o", "cut", "-n", "99999999999"), f"--num-parts is '99999999999'; expected a whole number of at most {most}."),
+                            (("partition", "box.vtu", "-o", "cut", "-n", "99999999999999999999"), f"'99999999999999999999'; expected a whole number of at most {most}."),
+                            (("partition", "box.vtu", "-o", "cut", "-n", "2.5"), f"--num-parts is '2.5'; expected a whole number of at most {most}."),
+                            (("partition", "box.vtu", "-o", "cut", "-n", "two"), "--num-parts is 'two'; expected a number."),
+                            (("train", "car.yaml", "--nproc", "99999999999"), f"--nproc is '99999999999'; expected a whole number of at most {most}."),
+                            (("bench", "--points", "99999999999999999999"), f"expected a whole number of at most {2**63 - 1}."),
+                            (("train", "car.yaml", "seed=99999999999"), "'99999999999'; expected a whole number from 0 to 1000000000")):
+            self.assert_fails(self.meshard(*words), 2, text)
+
+    def test_of_a_key_twice_are_refused(self):
+        put_training(self.folder)
+        text = (self.folder / "car.yaml").read_text()
+        for change, expected in (((text + "seed: 1\nseed: 2\n"), "car.yaml:13:1: seed stands twice, here and at car.yaml:12:1"),
+                                 ((text + "training: {max_steps: 1}\n"), "car.yaml:12:1: training stands twice, here and at car.yaml:11:1"),
+                                 (text.replace("{num_epochs: 2}", "{num_epochs: 2, num_epochs: 3}"), "training.num_epochs stands twice"),
+                                 (text.replace("  root: cases\n", "  root: cases\n  cases: other.json\n"), "car.yaml:6:3: data.cases stands twice, here and at car.yaml:4:3")):
+            (self.folder / "car.yaml").write_text(change)
+            self.assert_fails(self.meshard("train", "car.yaml"), 2, expected)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_of_tabs_are_named(self):
+        put_training(self.folder)
+        text = (self.folder / "car.yaml").read_text()
+        for change, line in ((text.replace("  surface", "\tsurface"), 4), (text.replace("  surface", "  \tsurface"), 4), (text.replace("    pressure", "\t\tpressure"), 8)):
+            (self.folder / "car.yaml").write_text(change)
+            self.assert_fails(self.meshard("train", "car.yaml"), 2, f"car.yaml:{line}: the line is indented by a tab; YAML wants spaces.")
 
     def test_of_a_field_are_not_passed_over(self):
         put_training(self.folder)

@@ -166,6 +166,36 @@ TEST(World, ConnectsOverGloo)
     std::filesystem::remove_all(pattern);
 }
 
+TEST(World, NamesWhatRanksDoNotHaveInCommon)
+{
+    auto pattern = (std::filesystem::temp_directory_path() / "meshard-launch-XXXXXX").string();
+    ASSERT_TRUE(mkdtemp(pattern.data()));
+    const auto told = [&](int rank, const Facts& facts) -> std::string {
+        try {
+            World::connect({rank, 3, rank, "environment", "file://" + pattern + "/store"}, 30, at::kCPU, facts);
+            return "";
+        } catch (const RanksDisagree& error) {
+            return error.what();
+        }
+    };
+    const std::vector<Facts> facts{{{"a", "1"}, {"lr", "1e-3"}, {"b", "x"}}, {{"b", "y"}, {"lr", "1e-4"}, {"a", "1"}}, {{"a", "1"}, {"lr", "1e-3"}}};
+    std::vector<std::string> texts(3);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 3; ++rank) ranks.emplace_back([&, rank] { texts[rank] = told(rank, facts[rank]); });
+    for (auto& rank : ranks) rank.join();
+
+    for (const auto& text : texts) EXPECT_NE(text.find(": lr is '1e-3' on ranks 0, 2 and '1e-4' on rank 1. "), std::string::npos) << text;
+    std::filesystem::remove_all(pattern);
+}
+
+TEST(World, NamesAValueThatOnlySomeRanksHave)
+{
+    const std::vector<std::string> packed{pack({{"a", "1"}}), "", pack({{"a", "1"}, {"b", ""}}), pack({{"a", "1"}})};
+    EXPECT_EQ(std::string(RanksDisagree(packed).what()).substr(0, 84), "the ranks were started differently: b is not set on ranks 0, 3 and '' on rank 2. Sta");
+    EXPECT_EQ(hash_of({{"a", "1"}, {"b", "2"}}), hash_of({{"b", "2"}, {"a", "1"}}));
+    EXPECT_NE(hash_of({{"a", "1"}, {"b", "2"}}), hash_of({{"a", "2"}, {"b", "1"}}));
+}
+
 TEST(World, NamesTheRankThatDoesNotCome)
 {
     auto pattern = (std::filesystem::temp_directory_path() / "meshard-launch-XXXXXX").string();

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of one run that were started differently."""
+import shutil
+import socket
+import time
+
+from runner import PROGRAM, Case
+from samples import copy_sample, put_training, sample
+
+TRAIN = ("train", "car.yaml", "training.max_steps=2")
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+def of_torchrun(rank, size, port):
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def of_srun(rank, size, port):
+    return {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(size), "SLURM_NTASKS": str(size), "SLURM_LOCALID": str(rank), "SLURM_STEP_ID": "0",
+            "SLURM_JOB_ID": port, "SLURM_JOB_NODELIST": "localhost", "MASTER_PORT": port, "MESHARD_BACKEND": "gloo"}
+
+
+class Disagreement(Case):
+    timeout = 300
+
+    def setUp(self):
+        super().setUp()
+        put_training(self.folder)
+
+    def started(self, *ranks, launcher=of_torchrun, size=None, numbers=None):
+        """The results of ranks, each of which is words and, on request, environment variables, its working folder and program."""
+        port = free_port()
+        processes = []
+        for number, (words, *more) in zip(numbers or range(len(ranks)), ranks):
+            environment, cwd, program = (*more, *({}, self.folder, PROGRAM)[len(more):])
+            environment = {**launcher(number, size or len(ranks), port), "MESHARD_TIMEOUT_SECONDS": "60", **environment}
+            processes.append(self.start(program, *words, environment=environment, cwd=cwd))
+        return [process.result() for process in processes]
+
+    def assert_refused(self, ranks, *texts, launcher=of_torchrun):
+        begin = time.monotonic()
+        for result in self.started(*ranks, launcher=launcher):
+            self.assert_fails(result, 2, "the ranks were started differently", *texts)
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def mpirun(self, *ranks):
+        """Each rank is words and, on request, options of mpirun."""
+        self.needs("mpirun")
+        words = []
+        for rank, *options in ranks:
+            words += [":"] * bool(words) + ["-np", 1, *options, PROGRAM, *rank]
+        return self.run_words("mpirun", *words)
+
+    def assert_refused_under_mpirun(self, ranks, *texts):
+        result = self.mpirun(*ranks)
+        self.assertEqual(result.code, 2, str(result))
+        lines = [line for line in result.err.splitlines() if line.startswith("meshard")]
+        self.assertEqual(len(lines), 1, str(result))
+        for text in ("the ranks were started differently", *texts):
+            self.assertIn(text, lines[0])
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_in_a_setting_is_refused(self):
+        other = (*TRAIN, "training.optimizer.lr=1e-4")
+        text = "training.optimizer.lr is '1e-3' on ranks 0, 2 and '1e-4' on rank 1"
+        self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text)
+        self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text, launcher=of_srun)
+        self.assert_refused_under_mpirun([(TRAIN,), (other,), (TRAIN,)], text)
+
+    def test_in_a_setting_that_decides_the_messages_is_refused(self):
+        for words, text in (("training.num_epochs=9", "training.num_epochs is '2' on rank 0 and '9' on rank 1"), ("run_id=b", "run_id is 'car'"),
+                            ("model.n_hidden=32", "model.n_hidden is '16'"), ("parallel.backend=gloo", "parallel.backend is 'auto'"), ("seed=1", "seed is '0'")):
+            self.assert_refused_under_mpirun([(TRAIN,), ((*TRAIN, words),)], text)
+            self.assert_refused([(TRAIN,), ((*TRAIN, words),)], text)
+
+    def test_in_the_verb_is_refused(self):
+        predict = ("predict", sample("runs") / "car", sample("body.vtp"), "-o", "new.vtp")
+        text = "the verb is 'train' on rank 0 and 'predict' on rank 1"
+        self.assert_refused([(TRAIN,), (predict,)], text)
+        self.assert_refused_under_mpirun([(TRAIN,), (predict,)], text)
+        copy_sample("box.vtu", self.folder / "box.vtu")
+        self.assert_refused_under_mpirun([(TRAIN,), (("partition", "box.vtu", "-n", 2, "-o", "cut"),)], "the verb is 'train' on rank 0 and 'partition' on rank 1")
+        self.assertNotIn("cut", self.names())
+
+    def test_with_a_verb_of_one_rank_is_refused(self):
+        """It would never answer the others, which wait in MPI."""
+        for words in (("info", self.folder / "cases/run_1/boundary_1.vtp"), ("convert", self.folder / "cases/run_1/boundary_1.vtp", "new.vtp")):
+            begin = time.monotonic()
+            result = self.mpirun((TRAIN,), (words,))
+            self.assertEqual(result.code, 2, str(result))
+            self.assertIn(f"meshard {words[0]}: {words[0]} runs on one rank, and 2 were started.", result.err)
+            self.assertLess(time.monotonic() - begin, 20)
+        self.assertNotIn("new.vtp", self.names())
+        self.assert_good(self.mpirun((words, "-x", "MESHARD_LAUNCH=single"), (words, "-x", "MESHARD_LAUNCH=single")))
+
+    def test_of_ranks_that_never_come_to_mpi_ends_in_time(self):
+        single = ("bench", "--points", 20_000, "--repeats", 200)
+        result = self.mpirun((TRAIN, "-x", "MESHARD_TIMEOUT_SECONDS=2"), (single, "-x", "MESHARD_LAUNCH=single"))
+        self.assertEqual(result.code, 5, str(result))
+        self.assertIn("other ranks of this run did not come to MPI within MESHARD_TIMEOUT_SECONDS", result.err)
+
+    def test_in_an_option_is_refused(self):
+        copy_sample("box.vtu", self.folder / "box.vtu")
+        cuts = [(("partition", "box.vtu", "-n", n, "-o", "cut"),) for n in (2, 3)]
+        self.assert_refused_under_mpirun(cuts, "--num-parts is '2' on rank 0 and '3' on rank 1")
+        self.assert_refused([(("bench", "--points", points, "--repeats", 1),) for points in (200, 300)], "--points is '200' on rank 0 and '300' on rank 1")
+        run = sample("runs") / "car"
+        bodies = [(("predict", run, sample(name), "-o", "new.vtp"),) for name in ("body.vtp", "cases/run_1/boundary_1.vtp")]
+        self.assert_refused(bodies, "body.vtp", "boundary_1.vtp")
+
+    def test_in_the_environment_is_refused(self):
+        for name, value in (("MESHARD_TIMEOUT_SECONDS", "50"), ("MESHARD_BACKEND", "gloo"), ("MESHARD_BACKEND", "shm"), ("MESHARD_ANY", "1")):
+            self.assert_refused([(TRAIN,), (TRAIN,), (TRAIN, {name: value})], name, f"'{value}' on rank 2")
+            self.assert_refused_under_mpirun([(TRAIN,), (TRAIN,), (TRAIN, "-x", f"{name}={value}")], f"{name} is not set on ranks 0, 1 and '{value}' on rank 2")
+
+    def test_in_the_number_of_ranks_is_refused(self):
+        self.assert_refused([(TRAIN,), (TRAIN, {"WORLD_SIZE": "3"})], "the number of ranks is '2' on rank 0 and '3' on rank 1")
+
+    def test_in_the_working_folder_is_refused(self):
+        other = self.folder / "other"
+        other.mkdir()
+        put_training(other)
+        text = ("/other/car.yaml", "on rank 1")
+        self.assert_refused([(TRAIN,), (TRAIN, {}, other)], *text)
+        self.assert_refused_under_mpirun([(TRAIN,), (TRAIN, "-wdir", other)], *text)
+
+    def test_in_the_data_is_refused(self):
+        """Under the same words: a link in each working folder leads to other cases."""
+        other = self.folder / "other"
+        shutil.copytree(self.folder / "cases", other)
+        with open(other / "run_2/boundary_2.vtp", "a") as file:
+            file.write("\n")
+        self.assert_refused([(TRAIN,), ((*TRAIN, "data.root=other"),)], "data.root is 'cases' on rank 0 and 'other' on rank 1")
+        words = (*TRAIN, "data.root=${env:DATA}")
+        self.assert_refused([(words, {"DATA": "cases"}), (words, {"DATA": "other"})], "data.root is 'cases' on rank 0 and 'other' on rank 1")
+        folders = [self.folder / "a", self.folder / "b"]
+        for folder, data in zip(folders, (self.folder / "cases", other)):
+            folder.mkdir()
+            (folder / "cases").symlink_to(data)
+        ranks = [(("train", self.folder / "car.yaml", "training.max_steps=2"), {}, folder) for folder in folders]
+        self.assert_refused(ranks, "case 2 is", "bytes)", "on rank 0 and", "on rank 1")
+
+    def test_in_the_version_is_refused(self):
+        """Another version, made by writing to a copy of the program."""
+        other = self.folder / "bin"
+        other.mkdir()
+        for name in ("meshard", "meshard-models"):
+            (other / name).write_bytes(PROGRAM.with_name(name).read_bytes().replace(b"0.1.", b"0.9."))
+            (other / name).chmod(0o755)
+        if not self.run_words(other / "meshard", "--version").out.startswith("meshard 0.9.0\n"):
+            self.skipTest("this compiler keeps the version in other bytes")
+        self.assert_refused([(TRAIN,), (TRAIN, {}, self.folder, other / "meshard")], "the version of meshard is '0.1.0' on rank 0 and '0.9.0' on rank 1")
+
+    def test_in_words_that_mean_the_same_is_none(self):
+        (self.folder / "link.yaml").symlink_to("car.yaml")
+        ranks = [(("train", "car.yaml", "training.max_steps=2", "seed=3"),), (("train", self.folder / "link.yaml", "seed=3", "training.max_steps=2"),)]
+        for result in self.started(*ranks):
+            self.assert_good(result)
+
+    def test_of_a_rank_that_is_started_twice_ends_the_second(self):
+        results = self.started((TRAIN,), (TRAIN,), (TRAIN,), size=2, numbers=(0, 1, 1))
+        second = max(results, key=lambda result: result.code)
+        self.assert_fails(second, 3, "rank 1 of 2 is process ", "Give each its own RANK")
+        self.assertEqual([result.code for result in results if result is not second], [0, 0])
+
+    def test_of_a_rank_that_fails_early_ends_the_others(self):
+        for bad in range(2):
+            ranks = [(TRAIN,), (TRAIN,)]
+            ranks[bad] = (("train", "nowhere.yaml"),)
+            begin = time.monotonic()
+            results = self.started(*ranks)
+            self.assertLess(time.monotonic() - begin, 20)
+            self.assert_fails(results[bad], 3, "nowhere.yaml cannot be read")
+            self.assert_fails(results[1 - bad], 5, f"rank {bad} has failed: meshard train: configuration nowhere.yaml cannot be read")
