@@ -13,6 +13,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <cstdlib>
+#include <iostream>
 #include <new>
 #include <vector>
 
@@ -34,6 +35,11 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
         return code;
     } catch (const std::exception& error) {
         const int code = exit_code_of_current_error();
+        if (code == exit_code::interrupted) {  // the wish of the user, which reaches every rank: one speaks
+            show_progress("");
+            if (info.rank == 0) std::cerr << "meshard " << verb << ": " << error_text(error) << std::endl;
+            return code;
+        }
         if (report_failure_to_launcher("meshard " + verb + ": " + error_text(error), code == exit_code::ranks)) return code;
         throw;
     }

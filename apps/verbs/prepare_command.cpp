@@ -107,7 +107,10 @@ int prepare_command(std::span<const std::string> arguments)
 {
     PrepareArguments options;
     if (!parse_prepare(arguments, options)) return exit_code::ok;
+    const std::string words = "; the same command goes on with the others.";
+    say_on_interruption_of("prepare", "Cases that are complete stay" + words);
     const auto config = training_config(read_training_settings(options.config, options.overrides));
+    say_on_interruption_of("prepare", "Cases that are complete stay in " + config.data.shards.string() + words);
     const auto cases = find_cases(config);
     keep_freed_memory();
     return run_on_ranks(
