@@ -24,6 +24,7 @@ struct JudgedModel {
     CaseLists cases;                 ///< empty where the run's data are not found
     std::vector<std::string> notes;  ///< what is missing, a sentence each
     std::filesystem::path run;       ///< folder; empty for a checkpoint that lies in none
+    std::vector<std::filesystem::path> case_tables = {};
 };
 
 /// From the folder of a run (its best checkpoint), or from a checkpoint; one in RUN/checkpoints knows the data of its run.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard render: draws a mesh file or a shards folder to a PNG file.
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/verbs.h"
+#include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/picture/render.h"
 #include "io/shards/subdomain_io.h"
@@ -61,6 +63,8 @@ int render_command(std::span<const std::string> arguments)
     app.add_option("--range", range, "lowest and highest value of the colours, e.g. -1,1")->type_name("A,B")->default_str("those of the field");
     app.add_option("--view", view, "direction of view, with x downstream and z up: iso, side, front or top")->type_name("NAME")->capture_default_str();
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
+    InputAsOutput input_as_output{};
+    add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     if (std::filesystem::path(output).extension() != ".png") {
@@ -78,8 +82,11 @@ int render_command(std::span<const std::string> arguments)
         throw UsageError(error.what());
     }
 
+    require_output(output, {file}, input_as_output);
+
     show_progress("drawing ...");
     const Mesh mesh = std::filesystem::is_directory(file) ? merged_with_parts(file) : read_mesh(file);
+    const MadeFolders folders(output);
     render_mesh(mesh, output, options);
     show_progress("");
     std::cout << "written to " << output << '\n';

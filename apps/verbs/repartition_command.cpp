@@ -40,7 +40,7 @@ int repartition_command(std::span<const std::string> words)
         ->type_name("C,...");
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
-    check_cut_arguments(arguments);
+    check_cut_arguments(arguments, folder);
     StageTimer timer = cut_timer();
     timer.begin("read");
     const Manifest manifest = read_manifest(folder);
