@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/source_files.h"
 
+#include "io/bytes/atomic_file.h"
 #include "io/bytes/file_pattern.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/xml.h"
@@ -77,7 +78,8 @@ void add_with_named_files(const fs::path& path, std::set<fs::path>& files)
     constexpr std::size_t longest_name = 4096;
     for (const std::string& word : words_in(file->text(), separators))
         if (word.size() < longest_name)
-            for (const auto& name : files_named(path.parent_path(), word)) add_with_named_files(name, files);
+            for (const auto& folder : {path.parent_path(), followed_links(path).parent_path()})  // of a link to an index its pieces lie beside either
+                for (const auto& name : files_named(folder, word)) add_with_named_files(name, files);
 }
 
 std::optional<double> time_named(const std::string& name)

@@ -139,19 +139,6 @@ std::vector<Row> read_table_rows(const std::filesystem::path& path)
     return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
 }
 
-/// Rows by case id.
-std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
-{
-    std::map<std::string, Row> table;
-    for (auto& row : read_table_rows(path)) {
-        const auto id = row.find("id");
-        if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`. Give the column with the cases' ids that name.");
-        const auto name = id->second;
-        if (!table.emplace(name, std::move(row)).second) throw IoError("case table " + path.string() + " has case '" + name + "' twice.");
-    }
-    return table;
-}
-
 /// Of files with one row each, whose case is what the pattern's last `*` stands for.
 std::map<std::string, Row> read_case_files(const CasePattern& pattern)
 {
@@ -475,6 +462,23 @@ double CaseSource::number(const std::string& column) const
         throw InvalidInput("case " + id + ": column '" + column + "' of the case table is '" + text + "'; expected a number.");
     }
     return value;
+}
+
+std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
+{
+    std::map<std::string, Row> table;
+    for (auto& row : read_table_rows(path)) {
+        const auto id = row.find("id");
+        if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`. Give the column with the cases' ids that name.");
+        const auto name = id->second;
+        if (!table.emplace(name, std::move(row)).second) throw IoError("case table " + path.string() + " has case '" + name + "' twice.");
+    }
+    return table;
+}
+
+std::string id_in_name(const std::string& pattern, const std::filesystem::path& file)
+{
+    return last_wildcard({{}, std::filesystem::path(pattern).filename().string()}, file.filename());
 }
 
 std::vector<CaseSource> CaseLists::all() const

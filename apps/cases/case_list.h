@@ -53,6 +53,12 @@ inline CaseLists find_cases(const TrainingRunConfig& config)
     return find_cases(config.data, config.seed, config.volume ? &*config.volume : nullptr);
 }
 
+/// Rows of a case table (.json, .csv), by their column `id`. @throws IoError if it cannot be read, or a row has no id or that of another
+std::map<std::string, std::map<std::string, std::string>> read_case_table(const std::filesystem::path& path);
+
+/// What the last `*` in the file's part of a pattern stands for in the name of a file; of one that does not match the name without its extension.
+std::string id_in_name(const std::string& pattern, const std::filesystem::path& file);
+
 /// A permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);
 

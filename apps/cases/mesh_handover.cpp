@@ -2,7 +2,8 @@
 #include "apps/cases/mesh_handover.h"
 
 #include "apps/cases/case_tensors.h"
-#include "io/bytes/interruption.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/made_folders.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/ghosts/ghost_graph.h"
@@ -10,6 +11,7 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -21,7 +23,10 @@ namespace {
 /// A folder of shards for the time of a run: gone when this ends, also by an error or an interruption. `path` is empty where there is none.
 class TemporaryShards {
 public:
-    explicit TemporaryShards(std::filesystem::path path) : path_(std::move(path)) {}
+    explicit TemporaryShards(std::filesystem::path path) : path_(std::move(path))
+    {
+        if (!path_.empty()) above_.emplace(path_);
+    }
     ~TemporaryShards()
     {
         std::error_code ignored;
@@ -33,6 +38,7 @@ public:
 private:
     UnfinishedOutput unfinished_;
     std::filesystem::path path_;
+    std::optional<MadeFolders> above_;
 };
 
 std::vector<Subdomain> cut(const Mesh& whole, std::int32_t num_parts, std::int32_t num_ghost_layers)
@@ -57,7 +63,7 @@ MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const s
     // The first rank's process is in the name: two runs may write the same output.
     const std::array<std::int64_t, 1> own_process{getpid()};
     const auto process = group.all_gather_integers(own_process)[0][0];
-    const auto folder = output.parent_path() / ("." + output.filename().string() + ".parts-" + std::to_string(process));
+    const auto folder = followed_links(output).parent_path() / ("." + output.filename().string() + ".parts-" + std::to_string(process));
     const TemporaryShards temporary(group.rank() == 0 ? folder : std::filesystem::path());
     if (group.rank() == 0) save_subdomains(folder, cut(whole, group.size(), num_ghost_layers), {});
     group.barrier();

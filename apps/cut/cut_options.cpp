@@ -2,6 +2,7 @@
 #include "apps/cut/cut_options.h"
 
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/text_table.h"
 #include "io/shards/partition_dump.h"
 #include "io/shards/subdomain_io.h"
@@ -16,7 +17,6 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <unistd.h>
 
 namespace meshard {
 
@@ -121,7 +121,7 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
     app.add_flag("--json", arguments.json, "one JSON object on stdout instead of the report");
 }
 
-void check_cut_arguments(CutArguments& arguments)
+void check_cut_arguments(CutArguments& arguments, const std::string& input)
 {
     dump_kinds(arguments);
     parse_compression(arguments.compress);
@@ -174,6 +174,9 @@ void check_cut_arguments(CutArguments& arguments)
             throw UsageError("--weights has '" + weight + "'; known are cells, points, faces and array:NAME.");
     if (!arguments.preview.empty() && std::filesystem::path(arguments.preview).extension() != ".png")
         throw UsageError("--preview is '" + arguments.preview + "'; expected a name that ends in .png.");
+    for (const auto& file : {arguments.preview, arguments.csv}) {
+        if (!file.empty()) require_output(file, {input}, InputAsOutput::Refused);
+    }
     if (arguments.output.empty() && !arguments.dry_run) throw UsageError("-o is missing: name the shards folder to make, or use --dry-run.");
     if (!arguments.dry_run) check_output_folder(arguments.output);
 }
@@ -184,17 +187,7 @@ void check_output_folder(const std::string& output_name)
     if (std::filesystem::exists(std::filesystem::symlink_status(output))) {
         throw IoError("the output '" + output.string() + "' exists. Remove it, or name another folder with -o.");
     }
-    std::filesystem::path folder = std::filesystem::absolute(output).lexically_normal();
-    if (folder.filename().empty()) folder = folder.parent_path();
-    do {
-        folder = folder.parent_path();
-    } while (!std::filesystem::exists(folder) && folder.has_relative_path());
-    if (!std::filesystem::is_directory(folder)) {
-        throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is no folder.");
-    }
-    if (access(folder.c_str(), W_OK | X_OK) != 0) {
-        throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" + folder.string() + "'.");
-    }
+    require_writable_folder(output, "the output '" + output.string() + "'");
 }
 
 }  // namespace meshard

@@ -44,7 +44,7 @@ void add_cut_options(CLI::App& app, CutArguments& arguments);
 
 /// Checks the options as far as possible without the mesh, and computes the number of parts from the levels.
 /// @throws UsageError
-void check_cut_arguments(CutArguments& arguments);
+void check_cut_arguments(CutArguments& arguments, const std::string& input);
 
 /// Whether the method is an existing partition, from a file or an array.
 bool is_given_partition(const std::string& method);

@@ -5,6 +5,7 @@
 #include "apps/program/command_line.h"
 #include "apps/program/text_table.h"
 #include "apps/program/version.h"
+#include "io/bytes/made_folders.h"
 #include "io/shards/partition_file.h"
 #include "io/shards/shards_writer.h"
 #include "io/shards/subdomain_io.h"
@@ -232,6 +233,8 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     save(steps, job, source, messages);
     if (!arguments.preview.empty()) {
         timer.begin("preview");
+        std::optional<MadeFolders> folders;
+        if (is_first) folders.emplace(arguments.preview);
         steps.draw(job, arguments.preview);
     }
     const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});  // also keeps every rank here until all are done

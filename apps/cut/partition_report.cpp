@@ -3,12 +3,13 @@
 
 #include "apps/program/json_report.h"
 #include "apps/program/text_table.h"
-#include "partition/error.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/made_folders.h"
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
+#include <sstream>
 
 namespace meshard {
 
@@ -172,7 +173,7 @@ void print_as_text(const PartitionReport& report)
 
 void write_as_csv(const PartitionReport& report, const std::filesystem::path& file)
 {
-    std::ofstream out(file, std::ios::trunc);
+    std::ostringstream out;
     out << "part,cells,points,ghost_cells,ghost_points,neighbors,shared_faces,components,ghost_bytes,bytes\n";
     for (std::size_t p = 0; p < report.quality.parts.size(); ++p) {
         const PartQuality& part = report.quality.parts[p];
@@ -180,8 +181,8 @@ void write_as_csv(const PartitionReport& report, const std::filesystem::path& fi
             << part.neighbors.size() << ',' << part.cut_edges << ',' << part.num_components << ',' << (report.ghost_bytes.empty() ? 0 : report.ghost_bytes[p])
             << ',' << (report.bytes.empty() ? 0 : report.bytes[p]) << '\n';
     }
-    out.flush();
-    if (!out) throw IoError("cannot write '" + file.string() + "'. Does the folder exist, and is there space on the disk?");
+    const MadeFolders folders(file);
+    write_file_atomically(file, out.str());
 }
 
 }  // namespace meshard

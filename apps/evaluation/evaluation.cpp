@@ -163,22 +163,6 @@ Json split_json(const Evaluation& evaluation, const std::string& split)
     return to;
 }
 
-std::string csv_text(const std::string& text)
-{
-    if (text.find_first_of(",\"\n") == std::string::npos) return text;
-    std::string quoted = "\"";
-    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return quoted + "\"";
-}
-
-std::string exact_text(double value)
-{
-    if (!std::isfinite(value)) return {};
-    char text[32];
-    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
-    return {text, end};
-}
-
 }  // namespace
 
 double mean_rel_l2(const EvaluatedCase& one)
@@ -300,6 +284,22 @@ Json to_json(const Evaluation& evaluation)
     json["cases"] = Json::array();
     for (const auto& one : evaluation.cases) json["cases"].push_back(case_json(one));
     return json;
+}
+
+std::string csv_text(const std::string& text)
+{
+    if (text.find_first_of(",\"\n") == std::string::npos) return text;
+    std::string quoted = "\"";
+    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return quoted + "\"";
+}
+
+std::string exact_text(double value)
+{
+    if (!std::isfinite(value)) return {};
+    char text[32];
+    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+    return {text, end};
 }
 
 std::string to_csv(const Evaluation& evaluation)

@@ -92,6 +92,12 @@ nlohmann::ordered_json to_json(const Evaluation& evaluation);
 /// Of a run with surface and volume, of which these are the two: the surface's, the volume's whole under `volume`, and its fields among those of the splits.
 nlohmann::ordered_json joined_json(std::span<const Evaluation> parts);
 
+/// A value of a table whose columns are separated by commas: in quotes where it must be.
+std::string csv_text(const std::string& text);
+
+/// The shortest text that is this number; none for one that is not finite.
+std::string exact_text(double value);
+
 /// A line a case, the worst first (by the mean of its fields' rel_l2): id, split, num_points, every metric, coefficients and their errors, seconds.
 std::string to_csv(const Evaluation& evaluation);
 

@@ -3,6 +3,7 @@
 
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
+#include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
@@ -191,6 +192,7 @@ void generate_file(const ImageGeneration& generation, World& world)
                            ": the generated images have values that are no finite numbers; nothing is written. Are the conditions in the model's units?");
     }
     append_images(generation.on_cells ? conditions.grid.cell_data : conditions.grid.point_data, images, names, generation.conditions.string());
+    const MadeFolders folders(generation.output);
     write_image(generation.output, conditions.grid);
 }
 

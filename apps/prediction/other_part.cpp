@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/prediction/other_part.h"
 
+#include "apps/prediction/usable_input.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "sharding/ranks/rank_group.h"
@@ -20,13 +21,14 @@ std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& 
 {
     const auto& all = device_mesh->all();
     at::Tensor told;
-    if (all.rank() == 0) {
+    read_together(all, [&] {
+        if (all.rank() != 0) return;
         const auto mesh = read_mesh(file);
         std::vector<std::int64_t> rows(data.on_cells ? mesh.num_cells() : mesh.num_points());
         if (rows.empty()) throw InvalidInput(file.string() + " has no " + (data.on_cells ? "cells" : "points") + " of which the model is told.");
         std::iota(rows.begin(), rows.end(), std::int64_t{0});
         told = point_inputs(mesh, rows, data, frame, file.string()).to(device);
-    }
+    });
     const std::array<std::int64_t, 1> own{told.defined() ? told.size(0) : 0};
     const auto num_rows = all.all_gather_integers(own)[0][0];
     const AxisLayout cut{Shard(0), std::make_shared<const Extents>(even_extents(num_rows, all.size())), 1};

@@ -9,8 +9,11 @@
 #include "apps/evaluation/case_sums.h"
 #include "apps/prediction/other_part.h"
 #include "apps/prediction/prediction_spread.h"
+#include "apps/prediction/usable_input.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "partition/error.h"
@@ -91,7 +94,7 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     } else if (!(sums.front().area > 0)) {
         found.why = "the mesh has no areas";
     }
-    const auto flow = found.why.empty() ? flow_reference(model.forces(), source, layout.pressure_kind, found.why) : std::nullopt;
+    const auto flow = found.why.empty() ? flow_reference(told_forces(model), source, layout.pressure_kind, found.why) : std::nullopt;
     if (!flow) return found;
     Vector3 mean_shear{};
     for (const auto& one : sums) {
@@ -113,7 +116,7 @@ std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const
     std::map<std::string, std::vector<double>> all;
     for (const auto& model : models) {
         std::string why;
-        const auto flow = flow_reference(model.forces(), source, layout.pressure_kind, why);
+        const auto flow = flow_reference(told_forces(model), source, layout.pressure_kind, why);
         if (!flow || !model.shape_coefficients()) continue;
         const auto found = model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
         if (!found) continue;
@@ -161,6 +164,28 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
         if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
         channel += count;
     }
+}
+
+ForceSettings told_forces(const Predictor& model)
+{
+    auto forces = model.forces();
+    if (forces.area.empty()) forces.area = "area";
+    return forces;
+}
+
+std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values)
+{
+    const auto forces = told_forces(model);
+    const auto source = told_source("", values);
+    std::vector<std::string> missing;
+    const auto look = [&](const std::string& text, bool is_positive) {
+        const auto number = number_of_case(text, source);
+        if ((!number || (is_positive && !(*number > 0))) && std::ranges::find(missing, text) == missing.end()) missing.push_back(text);
+    };
+    look(forces.area, true);
+    for (const auto& component : forces.velocity) look(component, false);
+    if (JudgedFields(model.data().fields, model.channels()).pressure_kind == "static") look(forces.density, true);
+    return missing;
 }
 
 double told_value(const PredictionOptions& options, const std::string& column)
@@ -243,22 +268,25 @@ std::vector<std::string> doubts_of_ensemble(std::span<const Predictor> models)
     return doubts;
 }
 
-PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
+PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& named_output,
                              const PredictionOptions& options, World& world)
 {
+    const auto output = followed_links(named_output);  // pieces lie beside the index itself, not beside a link to it
     if (options.orient)
         for (auto& model : models) model.set_orient(*options.orient);
-    const auto kind = kind_of_output(output);
-    const bool in_pieces = output.extension() == ".pvtp" || output.extension() == ".pvtu";
+    const auto kind = kind_of_output(named_output);
+    const bool in_pieces = named_output.extension() == ".pvtp" || named_output.extension() == ".pvtu";
     const auto folder = std::filesystem::absolute(output).parent_path();
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    const auto& all = device_mesh->all();
     const auto& data = models.front().data();  // of the fields the same in all
     const auto name = input.filename().string(), wall_name = options.wall.empty() ? name : options.wall.filename().string();
     const auto tells = [&](std::string_view what) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().tells(what); }); };
 
     std::set<std::string> told_of_facing;
     Mesh whole;
-    if (world.rank() == 0) {
+    read_together(all, [&] {
+        if (world.rank() != 0) return;
         whole = read_mesh(input);
         whole.kind = kind;
         if ((data.on_cells ? whole.num_cells() : whole.num_points()) == 0) {
@@ -273,7 +301,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         }
         if (tells("areas")) add_areas(whole, data.on_cells, input.string());  // shares of points and the mean are of the whole
         if (options.with_forces) add_geometry(whole, data.on_cells);
-    }
+    });
     auto part = hand_out_mesh(whole, 0, output, *device_mesh);
     auto& subdomain = part.subdomain;
     const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
@@ -295,33 +323,39 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     bool has_distances = false;
     for (auto& model : models) {
         const bool is_first = &model == &models.front();
-        const auto frame = frame_of(model.data(), part.bounds, name, options.values, world.rank() == 0 && is_first);
-        if (model.data().needs_wall() && !(has_distances && (wall_patches == model.data().wall_patches || !options.wall.empty()))) {
-            auto& arrays = data.on_cells ? subdomain.mesh.cell_data : subdomain.mesh.point_data;
-            std::erase_if(arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
-            wall_patches = model.data().wall_patches;
-            has_distances = true;
-            const auto wall = read_wall(options.wall, input, wall_patches, orient_of(data));
-            if (world.rank() == 0) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
-            add_distances(subdomain.mesh, data.on_cells, wall, name, tells("wall_direction"));
-        }
-        const auto told = point_inputs(subdomain.mesh, rows, model.data(), frame, name);
+        CaseFrame frame;
+        at::Tensor told;
+        FieldScaling scaling;
+        std::shared_ptr<const CaseBody> body;
+        read_together(all, [&] {
+            frame = frame_of(model.data(), part.bounds, name, options.values, world.rank() == 0 && is_first);
+            if (model.data().needs_wall() && !(has_distances && (wall_patches == model.data().wall_patches || !options.wall.empty()))) {
+                auto& arrays = data.on_cells ? subdomain.mesh.cell_data : subdomain.mesh.point_data;
+                std::erase_if(arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
+                wall_patches = model.data().wall_patches;
+                has_distances = true;
+                const auto wall = read_wall(options.wall, input, wall_patches, orient_of(data));
+                if (world.rank() == 0) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
+                add_distances(subdomain.mesh, data.on_cells, wall, name, tells("wall_direction"));
+            }
+            told = point_inputs(subdomain.mesh, rows, model.data(), frame, name);
+            scaling = told_scaling(options, model, name);
+            if (!model.takes_body()) return;
+            const auto wall = read_wall(options.wall, input, model.data().wall_patches, orient_of(data));
+            if (world.rank() == 0 && !model.data().needs_wall()) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
+            body = case_body(wall, frame);
+        });
         model.move_to(device);
         model.set_memory(options.memory ? *options.memory : model.memory_for(num_rows, bytes));
         auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
         tell_of_case(inputs, model, value_of, device);
-        if (model.takes_body()) {
-            const auto wall = read_wall(options.wall, input, model.data().wall_patches, orient_of(data));
-            if (world.rank() == 0 && !model.data().needs_wall()) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
-            inputs.body = case_body(wall, frame);
-        }
+        inputs.body = body;
         if (const auto* other = model.other_part()) {
             if (!options.other_part.empty())
                 inputs.other_part = read_other_part(options.other_part, *other, frame, device_mesh, device);
             else if (world.rank() == 0 && is_first)
                 warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
         }
-        const auto scaling = told_scaling(options, model, name);
         warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));
@@ -344,17 +378,19 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     found.of_head = std::move(by_heads);
     for (auto* mesh : {&whole, &subdomain.mesh}) add_coefficients(*mesh, found.of_head);
 
+    const auto values = in_pieces ? fields : rows_on_first_rank(fields, rows, all);
+    const auto deviations = in_pieces || !spread.defined() ? spread : rows_on_first_rank(spread, rows, all);
+    read_together(all, [&] {
+        auto& mesh = in_pieces ? subdomain.mesh : whole;
+        if (in_pieces || world.rank() == 0) add_fields(data.on_cells ? mesh.cell_data : mesh.point_data, values, deviations, models.front());
+    });
+    std::optional<MadeFolders> folders;
+    if (world.rank() == 0) folders.emplace(output);
     if (!in_pieces) {
-        const auto all = rows_on_first_rank(fields, rows, device_mesh->all());
-        const auto all_spread = spread.defined() ? rows_on_first_rank(spread, rows, device_mesh->all()) : at::Tensor();
-        if (world.rank() == 0) {
-            add_fields(data.on_cells ? whole.cell_data : whole.point_data, all, all_spread, models.front());
-            write_mesh(output, whole);
-        }
-        device_mesh->all().barrier();
+        if (world.rank() == 0) write_mesh(named_output, whole);
+        all.barrier();
         return found;
     }
-    add_fields(data.on_cells ? subdomain.mesh.cell_data : subdomain.mesh.point_data, fields, spread, models.front());
     const auto pieces = output.stem().string() + "_pieces";
     const auto piece_name = [&](int rank) {
         auto number = std::to_string(rank);

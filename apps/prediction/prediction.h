@@ -57,14 +57,20 @@ struct PredictedForces {
 /// What the models are told is compared with their training cases: what lies beyond is warned of.
 /// @param models   with the same fields (`require_same_fields`)
 /// @return drag and lift of each prediction, on every rank, where the options ask for them
-/// @throws InvalidInput if the mesh has not what a model is told about points.
+/// @throws UnusableInput (usable_input.h) if the mesh or the wall cannot be read, or has not what a model is told about points; nothing is written then
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                              const PredictionOptions& options, World& world);
 
 /// The same of image data for models of grids: writes a .vti with the fields at its points or cells, whichever the models predict. Forces there are none.
-/// @throws InvalidInput if an array is missing or not finite, or a model takes no such grid
+/// @throws UnusableInput if an array is missing or not finite, or a model takes no such grid
 void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output, const PredictionOptions& options,
                   World& world);
+
+/// The settings of the model's run; where that says no reference area, it is the column `area`.
+ForceSettings told_forces(const Predictor& model);
+
+/// Columns that drag and lift need, and that neither the run nor `values` give (the area and the density above 0).
+std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values);
 
 /// What `predict_file` is told of a case by name. @throws UsageError if it lacks it
 double told_value(const PredictionOptions& options, const std::string& column);

@@ -8,8 +8,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -197,6 +199,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
     refuse_extras(app);
     refuse_wide_numbers(app);
     note_options(app);
+    say_on_interruption_of(app.get_name(), "");
     return true;
 }
 
@@ -243,6 +246,13 @@ void add_compress_option(CLI::App& app, std::string& name)
         ->capture_default_str();
 }
 
+std::string without_function_name(std::string text)
+{
+    std::size_t end = 0;
+    while (end < text.size() && (std::islower(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+    return end > 0 && text.compare(end, 2, ": ") == 0 ? text.substr(end + 2) : text;
+}
+
 Compression parse_compression(const std::string& name)
 {
     const std::vector<std::string> names{"none", "zlib", "lz4"};
@@ -261,6 +271,17 @@ void warn(std::string_view verb, std::string_view text)
 {
     std::cout.flush();
     std::cerr << "meshard " << verb << ": warning: " << text << std::endl;
+}
+
+void say_on_interruption_of(std::string_view verb, const std::string& left)
+{
+    for (const char* rank : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+        const char* const number = std::getenv(rank);
+        if (number && std::string_view(number) != "0") return;
+    }
+    // At a terminal the line would stand behind a progress bar and ^C.
+    const std::string line = isatty(STDERR_FILENO) == 1 ? "\n" : "";
+    say_on_interruption(line + "meshard " + std::string(verb) + ": interrupted." + (left.empty() ? "" : " ") + left + "\n", left);
 }
 
 void show_progress(std::string_view text, std::optional<double> done)

@@ -81,8 +81,14 @@ void add_compress_option(CLI::App& app, std::string& name);
 /// @throws UsageError for other words than none, zlib and lz4, or one that this build does not have.
 Compression parse_compression(const std::string& name);
 
+/// Removes the function's name with which messages of the library begin; the program prints the verb instead.
+std::string without_function_name(std::string text);
+
 /// Prints one line to stderr: `meshard VERB: warning: ...`.
 void warn(std::string_view verb, std::string_view text);
+
+/// From now on an interruption that ends `verb` at once says so in one line, and there what is left and how to go on. Of several ranks the first one speaks.
+void say_on_interruption_of(std::string_view verb, const std::string& left);
 
 /// Prints a line to stderr that the next one overwrites, only if stderr is a terminal; an empty text clears it. With `done`, the finished
 /// fraction from 0 to 1, a bar and a percentage stand before the text.

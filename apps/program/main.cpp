@@ -10,7 +10,6 @@
 #include "partition/nearest_name.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -106,14 +105,6 @@ int run(const std::vector<std::string>& arguments)
     return verb.run(rest);
 }
 
-/// Removes the function's name with which messages of the library begin; the program prints the verb instead.
-std::string without_function_name(std::string text)
-{
-    std::size_t end = 0;
-    while (end < text.size() && (std::islower(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
-    return end > 0 && text.compare(end, 2, ": ") == 0 ? text.substr(end + 2) : text;
-}
-
 int fail(const std::string& verb, const std::string& message, int code)
 {
     show_progress("");
@@ -165,6 +156,7 @@ int main(int argc, char** argv)
     meshard::open_closed_streams();
     // A file beyond the allowed size must be a write error, as a full disk is, not end the process.
     std::signal(SIGXFSZ, SIG_IGN);
+    if (argc > 1) meshard::say_on_interruption_of(argv[1], "Nothing was begun; the same command starts again.");
     meshard::end_well_on_interruption();
     const int code = meshard::run_and_report({argv + 1, argv + argc});
     meshard::ignore_interruption();

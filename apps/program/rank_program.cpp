@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <new>
 #include <sys/resource.h>
 #include <vector>
@@ -40,6 +41,11 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
         return exit_code::ok;  // mpirun ends all ranks at the first other code, and the rank that reports the error may not have done so yet
     } catch (const std::exception& error) {
         const int code = exit_code_of_current_error();
+        if (code == exit_code::interrupted) {  // the wish of the user, which reaches every rank: one speaks
+            show_progress("");
+            if (info.rank == 0) std::cerr << "meshard " << verb << ": " << error_text(error) << std::endl;
+            return code;
+        }
         if (report_failure_to_launcher("meshard " + verb + ": " + error_text(error), code == exit_code::ranks)) return code;
         throw;
     }

@@ -3,6 +3,7 @@
 
 #include "apps/program/command_line.h"
 #include "apps/program/torch_folder.h"
+#include "io/bytes/interruption.h"
 
 #include <cerrno>
 #include <cstring>
@@ -46,6 +47,7 @@ void run_in_sibling_program(const std::string& verb, std::span<const std::string
     std::vector<char*> argv{const_cast<char*>("meshard"), const_cast<char*>(verb.c_str())};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
+    delay_interruption();
     ::execv(path.c_str(), argv.data());
     throw Error(verb + " is in the program " + path.string() + ", which cannot be started: " + std::strerror(errno) +
                 ". Build or install both programs into the same folder.");

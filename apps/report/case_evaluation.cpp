@@ -13,6 +13,7 @@
 #include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
 #include "apps/settings/run_record.h"
+#include "io/bytes/file_pattern.h"
 #include "io/mesh_io.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
@@ -227,6 +228,16 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     const auto settings = read_run_settings(run, settings_now);
     const auto config = training_config(settings);
     model.forces = force_settings(settings);
+    for (const auto& table : config.data.case_tables) {
+        const auto files = files_matching(config.data.root, table);
+        model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());
+    }
+    for (const auto& set : config.data.sets) {
+        for (const auto& table : set.case_tables.empty() ? config.data.case_tables : set.case_tables) {
+            const auto files = files_matching(config.data.root / set.root, table);
+            model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());
+        }
+    }
     try {
         model.cases = find_cases(config).of_part(part);
     } catch (const Error& error) {

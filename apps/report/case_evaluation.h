@@ -25,6 +25,7 @@ struct JudgedModel {
     std::vector<std::string> notes;  ///< what is missing, a sentence each
     std::string why_no_cases = {};   ///< a sentence that says which data of the run are missing where; empty if they are found
     std::filesystem::path run;       ///< folder; empty for a checkpoint that lies in none
+    std::vector<std::filesystem::path> case_tables = {};
 };
 
 /// From the folder of a run (its best checkpoint), or from a checkpoint; one in RUN/checkpoints knows the data of its run.

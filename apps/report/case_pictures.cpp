@@ -141,7 +141,7 @@ std::string PlaneAcross::text() const
 }
 
 std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
-                                    std::span<const PlaneAcross> planes, const std::filesystem::path& stem)
+                                    std::span<const PlaneAcross> planes, const std::string& stem)
 {
     const bool is_vector = truth.size(1) > 1;
     const auto error = predicted - truth;
@@ -170,11 +170,7 @@ std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field,
                                 .height = 400,
                                 .title = field + (is_vector ? " (length) " : " ") + name});
         painter.paint_whole(mesh);
-        const auto file = stem.string() + scene.file_name + "_" + field + "_" + name;
-        const ThemedPicture picture{file + ".png", file + "_dark.png"};
-        painter.save(picture.light);
-        painter.save(picture.dark, Theme::Dark);
-        return picture;
+        return ThemedPicture{stem + scene.file_name + "_" + field + "_" + name, painter.png(), painter.png(Theme::Dark)};
     };
     std::vector<CasePictures> all;
     for (const auto& scene : scenes_of(mesh, planes)) {

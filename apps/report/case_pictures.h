@@ -5,16 +5,15 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace meshard {
 
-/// A picture for light and one for dark screens: PNG files.
+/// A picture for light and one for dark screens: the bytes of PNG files, called NAME.png and NAME_dark.png.
 struct ThemedPicture {
-    std::filesystem::path light, dark;
+    std::string name, light, dark;
 };
 
 /// Pictures of one field of one case: the truth, the prediction and their difference, with the same camera.
@@ -41,9 +40,9 @@ struct PlaneAcross {
 ///
 /// @return one, or of a volume one a plane
 /// @param predicted   (N, channels), of the cells or the points in the mesh's order
-/// @param stem        how the files' paths begin
-/// @throws IoError if a file cannot be written; InvalidInput for a plane beside the volume, with its box
+/// @param stem        how the pictures' names begin
+/// @throws InvalidInput for a plane beside the volume, with its box
 std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
-                                    std::span<const PlaneAcross> planes, const std::filesystem::path& stem);
+                                    std::span<const PlaneAcross> planes, const std::string& stem);
 
 }  // namespace meshard

@@ -3,7 +3,7 @@
 
 #include "apps/report/case_evaluation.h"
 #include "io/bytes/atomic_file.h"
-#include "partition/error.h"
+#include "io/bytes/made_folders.h"
 
 #include <torch/torch.h>
 
@@ -83,13 +83,6 @@ std::string unique_name(const std::string& folder, std::span<const ReportedRun> 
     return name;
 }
 
-void make_folders(const std::filesystem::path& folder)
-{
-    std::error_code error;
-    std::filesystem::create_directories(folder / "pictures", error);
-    if (error) throw IoError("the folder of the report, " + folder.string() + ", cannot be made: " + error.message() + ". Choose another with -o.");
-}
-
 }  // namespace
 
 OrderedJson report_json(std::span<const ReportedRun> runs)
@@ -123,7 +116,6 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
 std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder, World& world)
 {
     const bool is_first = world.rank() == 0;
-    if (is_first) make_folders(folder);
     std::vector<ReportedRun> reported;
     std::vector<CasePictures> pictures;
     std::vector<std::vector<Evaluation>> evaluations;
@@ -145,9 +137,9 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
                 const auto& data = model.predictor.data();
                 for (std::size_t f = 0; f < data.fields.size(); ++f) {
                     const auto count = model.predictor.channels()[f];
-                    const auto file = folder / "pictures" / (name + "_" + cases[index].first.id);
+                    const auto stem_of_pictures = name + "_" + cases[index].first.id;
                     for (auto& drawn : draw_case(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count), truth.narrow(1, first, count),
-                                                 options.planes, file)) {
+                                                 options.planes, stem_of_pictures)) {
                         drawn.run = name;
                         drawn.id = cases[index].first.id;
                         drawn.split = cases[index].second;
@@ -173,6 +165,14 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
         std::string line;
         for (bool is_head = true; std::getline(table, line); is_head = false) {
             if (!is_head || lines.empty()) lines += (is_head ? "run" : run.name) + "," + line + "\n";
+        }
+    }
+    const HeldInterruption held;
+    const MadeFolders folders(folder / "pictures" / "picture");
+    for (const auto& of_case : pictures) {
+        for (const auto& [name, light, dark] : of_case.pictures) {
+            write_file_atomically(folder / "pictures" / (name + ".png"), light);
+            write_file_atomically(folder / "pictures" / (name + "_dark.png"), dark);
         }
     }
     write_file_atomically(folder / "cases.csv", lines);

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <sstream>
 
@@ -69,11 +68,8 @@ std::string cell(const PageJson& value)
     return "<td data-value=\"" + value.dump() + "\">" + (value.is_number_float() ? number(value.get<double>()) : value.dump()) + "</td>";
 }
 
-std::string base64_of(const std::filesystem::path& file)
+std::string base64_of(const std::string& bytes)
 {
-    std::ostringstream stream;
-    stream << std::ifstream(file, std::ios::binary).rdbuf();
-    const auto bytes = stream.str();
     constexpr const char* letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     std::string text;
     for (std::size_t i = 0; i < bytes.size(); i += 3) {
@@ -393,9 +389,9 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
         if (picture.run != name) continue;
         const auto what = "case " + picture.id + " (" + picture.why + "), " + picture.field + (picture.seen.empty() ? "" : ", " + picture.seen);
         html += "<h3>" + escaped(what) + "</h3><div class=\"pictures\">";
-        for (const auto& [light, dark] : picture.pictures) {
+        for (const auto& [called, light, dark] : picture.pictures) {
             html += "<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64," + base64_of(dark) + "\"><img alt=\"" +
-                    escaped(light.stem().string()) + "\" src=\"data:image/png;base64," + base64_of(light) + "\"></picture>";
+                    escaped(called) + "\" src=\"data:image/png;base64," + base64_of(light) + "\"></picture>";
         }
         html += "</div>";
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/kept_checkpoints.h"
 
+#include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
 #include <algorithm>
@@ -39,8 +40,9 @@ std::vector<std::int64_t> epochs_in(const fs::path& folder)
 }
 
 /// Appears at once, in place of an earlier file of that name.
-void give_second_name(const fs::path& from, const fs::path& to)
+void give_second_name(const fs::path& named_from, const fs::path& named_to)
 {
+    const auto from = followed_links(named_from), to = followed_links(named_to);  // a second name of a link would change with what it leads to
     const fs::path partial = to.string() + ".partial";
     std::error_code error;
     fs::remove(partial, error);

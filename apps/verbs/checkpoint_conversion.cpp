@@ -4,6 +4,7 @@
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/text_table.h"
+#include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/nearest_name.h"
 
@@ -75,6 +76,7 @@ void convert_checkpoint(const CheckpointConversion& options)
     const auto format = format_of(options);
     const auto checkpoint = read_checkpoint(options.input);
     for (const auto& note : checkpoint.notes) warn("convert", note);
+    const MadeFolders folders(options.output);
     write_checkpoint(options.output, checkpoint, format);
 
     const auto written = std::filesystem::file_size(options.output);

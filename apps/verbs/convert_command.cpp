@@ -2,10 +2,12 @@
 // meshard convert: reads a mesh in any format that meshard reads, and writes it in any that it writes.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
+#include "apps/program/output_file.h"
 #include "apps/program/stage_timer.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/checkpoint_conversion.h"
+#include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/foam/foam_reader.h"
 #include "io/mesh_io.h"
@@ -38,6 +40,7 @@ struct ConvertOptions {
     std::optional<double> join_points;
     std::string to;          // for checkpoints
     bool no_verify = false;  // for shards
+    InputAsOutput input_as_output{};
     bool json = false;
 };
 
@@ -66,6 +69,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     add_compress_option(app, options.compress);
     app.add_flag("--no-verify", options.no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
     app.add_option("--to", options.to, "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")->type_name("FORMAT");
+    add_overwrite_option(app, options.input_as_output);
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
 }
@@ -131,6 +135,7 @@ int convert_command(std::span<const std::string> arguments)
 {
     ConvertOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
+    require_output(options.output, {options.input}, options.input_as_output);
     if (is_checkpoint_file(options.input)) {
         if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
             throw UsageError("--block, --time, --join-points and --compress are for meshes; " + options.input + " is a checkpoint.");
@@ -165,6 +170,7 @@ int convert_command(std::span<const std::string> arguments)
     if (to_polygons) sort_as_polygonal(mesh);
     timer.begin("write");
     show_progress("writing ...");
+    const MadeFolders folders(output);
     std::vector<std::filesystem::path> written{output};
     if (from_shards && (extension == ".vtkhdf" || extension == ".hdf"))
         write_vtkhdf(output, pieces_of(options.input, false), write_options);

@@ -3,6 +3,7 @@
 #include "apps/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
+#include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/stage_timer.h"
 #include "apps/program/text_table.h"
@@ -12,6 +13,7 @@
 #include "apps/verbs/mesh_fields.h"
 #include "apps/verbs/orient_option.h"
 #include "apps/verbs/wall_surface.h"
+#include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "ops/surface/surface_distance.h"
 #include "partition/error.h"
@@ -54,6 +56,7 @@ struct DeriveOptions {
     FieldPlace walls_at = FieldPlace::Points;
     WriteOptions write;
     bool replaces = false;
+    InputAsOutput input_as_output{};
     bool json = false;
     LocalRanks ranks;
 };
@@ -93,6 +96,7 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     app.add_flag("--wall-direction", options.with_direction, "also write the unit vector away from the wall, the gradient of the distance; `Wall Direction`");
     add_place_option(app, "--at", at, "where distances to walls are computed")->capture_default_str();
     app.add_flag("--replace", options.replaces, "replace arrays of MESH that have the results' names");
+    add_overwrite_option(app, options.input_as_output);
     add_compress_option(app, compress);
     add_rank_options(app, options.ranks, "start this many ranks on this machine");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
@@ -327,6 +331,7 @@ int derive(const DeriveOptions& options, World& world)
     }
     if (is_first) {
         timer.begin("write");
+        const MadeFolders folders(options.output);
         write_mesh(options.output, input.whole, options.write);
         const auto seconds = timer.finish();
         report(input.whole, results, options, seconds);
@@ -342,6 +347,9 @@ int derive_command(std::span<const std::string> arguments)
     DeriveOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     require_writable_format(options.output);
+    std::vector<std::filesystem::path> inputs(options.walls.begin(), options.walls.end());
+    inputs.emplace_back(options.mesh);
+    require_output(options.output, inputs, options.input_as_output);
     return run_on_ranks(options.ranks, "derive", arguments, [](int) {}, [&](World& world) { return derive(options, world); });
 }
 

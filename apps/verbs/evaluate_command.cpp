@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard evaluate: a trained model and cases with truth -> errors of its fields, drag and lift.
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/report/case_evaluation.h"
 #include "apps/verbs/orient_option.h"
+#include "io/bytes/made_folders.h"
 
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <iostream>
 #include <optional>
-#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -65,14 +66,6 @@ std::filesystem::path output_folder(const EvaluateArguments& options, const Judg
     return std::filesystem::absolute(model.run) / "evaluation";
 }
 
-void make_folder(const std::filesystem::path& folder)
-{
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (!error && access(folder.c_str(), W_OK | X_OK) == 0) return;
-    throw IoError("the folder " + folder.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Choose another with -o.");
-}
-
 /// What is judged of a part of the cases: surface, volume, or the only one.
 struct JudgedPart {
     JudgedModel model;
@@ -104,17 +97,26 @@ int evaluate_command(std::span<const std::string> arguments)
 {
     EvaluateArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
+    say_on_interruption_of("evaluate", "Nothing was written; the same command begins anew.");
     keep_freed_memory();
-    const auto verify = [&](int) { judged_parts(options); };
+    const auto parts = [&] {
+        auto parts = judged_parts(options);
+        for (const auto& part : parts) require_result_folder(part.folder, part.model.case_tables);
+        return parts;
+    };
+    const auto verify = [&](int) { parts(); };
     const auto body = [&](World& world) {
         std::vector<Evaluation> evaluations;
-        for (auto& [model, cases, folder] : judged_parts(options)) {
-            if (world.rank() == 0) make_folder(folder);
+        for (auto& [model, cases, folder] : parts()) {
             evaluations.push_back(evaluate(model, cases, folder, world));
             if (world.rank() != 0) continue;
             const auto& evaluation = evaluations.back();
             for (const auto& note : evaluation.notes) warn("evaluate", note);
-            write_evaluation(evaluation, folder);
+            {
+                const HeldInterruption held;
+                const MadeFolders folders(folder / "cases.csv");
+                write_evaluation(evaluation, folder);
+            }
             if (options.json) continue;
             std::cout << to_text(evaluation) << "all numbers: " << (folder / "evaluation.json").string()
                       << ", a line a case: " << (folder / "cases.csv").string() << " (model: " << evaluation.model << ")" << std::endl;

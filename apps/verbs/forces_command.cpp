@@ -380,20 +380,34 @@ int forces_command(std::span<const std::string> arguments)
     ForcesOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     std::vector<ForcesReport> reports;
-    for (const std::string& file : options.files) reports.push_back(compute(file, options));
+    std::string left_out;
+    for (const std::string& file : options.files) {
+        try {
+            reports.push_back(compute(file, options));
+        } catch (const UsageError&) {
+            throw;
+        } catch (const Error& error) {
+            if (options.files.size() == 1) throw;
+            warn("forces", without_function_name(error.what()) + " " + file + " is left out.");
+            left_out += (left_out.empty() ? "" : ", ") + file;
+        }
+    }
 
     if (options.json) {
         Json json = Json::array();
         for (const ForcesReport& report : reports) json.push_back(to_json(report, options));
-        print_json(reports.size() == 1 ? json.front() : json);
-        return exit_code::ok;
+        print_json(options.files.size() == 1 ? json.front() : json);
+    } else if (!reports.empty()) {
+        for (const ForcesReport& report : reports) print_basis(report);
+        print_reference(options);
+        if (reports.size() == 1)
+            print_forces(reports.front(), options);
+        else
+            print_table(reports, options);
     }
-    for (const ForcesReport& report : reports) print_basis(report);
-    print_reference(options);
-    if (reports.size() == 1)
-        print_forces(reports.front(), options);
-    else
-        print_table(reports, options);
+    if (!left_out.empty())
+        throw IoError(std::to_string(options.files.size() - reports.size()) + " of " + std::to_string(options.files.size()) +
+                      " files could not be used: " + left_out + ".");
     return exit_code::ok;
 }
 

@@ -2,6 +2,7 @@
 // meshard generate: a denoiser's checkpoint and conditions on a grid -> the same grid with generated fields.
 #include "apps/prediction/image_generation.h"
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
@@ -20,6 +21,7 @@ struct GenerateArguments {
     ImageGeneration generation;
     LocalRanks ranks;
     std::string device = "auto";
+    InputAsOutput input_as_output{};
 };
 
 std::vector<std::string> words_of(const std::string& list, const char* option)
@@ -68,6 +70,7 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
         ->default_str("all, in the file's order");
     app.add_option("--fields", fields, "names of the generated channels")->type_name("NAME,...")->default_str("generated_1, ...");
     app.add_option("--association", association, "where the arrays live: point or cell")->type_name("WHERE")->capture_default_str();
+    add_overwrite_option(app, options.input_as_output);
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
@@ -98,6 +101,7 @@ int generate_command(std::span<const std::string> arguments)
     GenerateArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     const auto& generation = options.generation;
+    require_output(generation.output, {generation.checkpoint, generation.conditions}, options.input_as_output);
     keep_freed_memory();
 
     const auto verify = [&](int) { check_generation(generation); };

@@ -3,12 +3,14 @@
 #include "apps/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
+#include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/stage_timer.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/field_tensors.h"
 #include "apps/verbs/mesh_fields.h"
+#include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "ops/neighbors/cloud_interpolation.h"
 #include "partition/error.h"
@@ -40,6 +42,7 @@ struct InterpolateOptions {
     std::optional<double> max_distance, fill;
     WriteOptions write;
     bool replaces = false;
+    InputAsOutput input_as_output{};
     bool json = false;
     LocalRanks ranks;
 
@@ -76,6 +79,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
         ->type_name("D");
     app.add_option("--fill", fill, "value of targets beyond --max-distance, e.g. 0 or nan")->type_name("VALUE");
     app.add_flag("--replace", options.replaces, "replace arrays of TARGET that have the fields' names");
+    add_overwrite_option(app, options.input_as_output);
     add_compress_option(app, compress);
     add_rank_options(app, options.ranks, "start this many ranks on this machine");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
@@ -353,6 +357,7 @@ int interpolate(const InterpolateOptions& options, World& world)
     }
     if (is_first) {
         timer.begin("write");
+        const MadeFolders folders(options.output);
         write_mesh(options.output, meshes.target, options.write);
         const auto seconds = timer.finish();
         report(transfers, options.at == FieldPlace::Points ? meshes.target.num_points() : meshes.target.num_cells(), options, seconds);
@@ -368,6 +373,7 @@ int interpolate_command(std::span<const std::string> arguments)
     InterpolateOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     require_writable_format(options.output);
+    require_output(options.output, {options.source, options.target}, options.input_as_output);
     return run_on_ranks(options.ranks, "interpolate", arguments, [](int) {}, [&](World& world) { return interpolate(options, world); });
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard merge: merges a shards folder into one mesh file, and compares it with the source on request.
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/content_hash.h"
+#include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
@@ -49,12 +51,17 @@ int merge_command(std::span<const std::string> arguments)
     add_compress_option(app, compress);
     bool no_verify = false;
     app.add_flag("--no-verify", no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
+    InputAsOutput input_as_output{};
+    add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     const WriteOptions options{.compression = parse_compression(compress)};
     if (output.empty() && source.empty()) throw UsageError("nothing to do: name an output with -o, or a source with --verify.");
 
     const Manifest manifest = read_manifest(folder);
-    if (!output.empty()) check_output(output, manifest);
+    if (!output.empty()) {
+        check_output(output, manifest);
+        require_output(output, {folder, source}, input_as_output);
+    }
     show_progress("merging ...");
     const Mesh mesh = merge_subdomains(load_subdomains(folder, check_of(!no_verify)));
     if (!source.empty()) {
@@ -66,7 +73,10 @@ int merge_command(std::span<const std::string> arguments)
             return exit_code::check_failed;
         }
     }
-    if (!output.empty()) write_mesh(output, mesh, options);
+    if (!output.empty()) {
+        const MadeFolders folders(output);
+        write_mesh(output, mesh, options);
+    }
     show_progress("");
 
     std::cout << folder << ": " << manifest.num_parts() << (manifest.num_parts() == 1 ? " part" : " parts") << " merged, " << mesh.num_cells() << " cells, "

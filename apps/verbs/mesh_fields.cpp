@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unistd.h>
 
 namespace meshard {
 
@@ -129,11 +128,6 @@ void put_array(std::vector<DataArray>& arrays, DataArray array)
 void require_writable(const std::filesystem::path& output, const Mesh& mesh)
 {
     require_writable_format(output);
-    if (std::filesystem::is_directory(output)) throw IoError(output.string() + " is a folder; expected a file name.");
-    const auto folder = output.has_parent_path() ? output.parent_path() : std::filesystem::path(".");
-    if (!std::filesystem::is_directory(folder)) throw IoError(output.string() + ": there is no folder " + folder.string() + ". Create it first.");
-    if (access(folder.c_str(), W_OK | X_OK) != 0)
-        throw IoError(output.string() + ": the folder " + folder.string() + " cannot be written. Choose one that you may write to.");
     const auto extension = output.extension();
     if (extension != ".vtp" && extension != ".pvtp") return;
     const auto solid = std::ranges::find(mesh.cell_types, 3, cell_dimension);

@@ -100,13 +100,13 @@ int partition_command(std::span<const std::string> words)
     if (!parse_arguments(app, words)) return exit_code::ok;
     const auto messages = ranks_of_this_run();
     if (max_memory.empty() && messages->size() == 1) {
-        check_cut_arguments(arguments);
+        check_cut_arguments(arguments, file);
         cut_whole(file, arguments);
         return exit_code::ok;
     }
     return run_together(*messages, [&] {
         if (!max_memory.empty()) arguments.max_memory = parse_memory_size(max_memory);
-        check_cut_arguments(arguments);
+        check_cut_arguments(arguments, file);
         cut_in_windows(file, arguments, *messages);
     });
 }

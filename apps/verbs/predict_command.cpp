@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
+#include "apps/cases/case_list.h"
 #include "apps/cases/field_scaling.h"
 #include "apps/prediction/prediction.h"
+#include "apps/prediction/usable_input.h"
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/orient_option.h"
+#include "apps/verbs/prediction_table.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
+#include <array>
 #include <filesystem>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <set>
-#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -33,8 +37,11 @@ struct PredictArguments {
     PredictionOptions prediction;
     std::vector<std::string> walls;        // one for all inputs, or one each
     std::vector<std::string> other_parts;  // the same
+    std::string table, csv;
+    bool json = false;
     LocalRanks ranks;
     std::string device = "auto";
+    InputAsOutput input_as_output{};
 };
 
 /// Whether a word after the first run is another one: it has checkpoints, and is no mesh (an OpenFOAM case is a folder, too).
@@ -63,6 +70,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of several inputs a folder")
         ->required()
         ->type_name("OUT");
+    add_overwrite_option(app, options.input_as_output);
     app.add_option("--set", settings,
                    "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. U_inf=40; may be repeated")
         ->type_name("NAME=VALUE");
@@ -75,7 +83,12 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->allow_extra_args(false)
         ->type_name("FILE");
     app.add_flag("--forces", options.prediction.with_forces,
-                 "say drag and lift, of several predictions with their standard deviation; area and U_inf as in the run, columns with --set");
+                 "say drag and lift, of several predictions with their standard deviation; area and U_inf as in the run, or by --set or --table");
+    app.add_option("--table", options.table,
+                   "values of each input before those of --set, .csv or .json; its column id is the file's name, or the id that it has in training")
+        ->type_name("FILE");
+    app.add_option("--csv", options.csv, "table of drag and lift to write, with a row an input; with --forces")->type_name("FILE");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     app.add_option("--dropout-draws", options.prediction.num_draws,
                    "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread (Monte Carlo dropout)")
         ->check(CLI::Range(2, 100000))
@@ -121,6 +134,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.runs.back() + ".");
     }
     options.inputs = words;
+    if (!options.csv.empty() && !options.prediction.with_forces) throw UsageError("--csv is a table of drag and lift, and needs --forces.");
     if (!orient.empty()) options.prediction.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
     if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
@@ -133,6 +147,33 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         options.prediction.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
     }
     return true;
+}
+
+/// What `--set` and `--table` may say: values that the models are told, and what drag and lift are measured by.
+std::set<std::string> asked_names(std::span<const Predictor> models, bool with_forces)
+{
+    std::set<std::string> names;
+    for (const auto& model : models) {
+        const auto& data = model.data();
+        names.insert(data.constants.begin(), data.constants.end());
+        if (!data.time.empty()) names.insert(data.time);
+        if (is_column(data.frame.length)) names.insert(data.frame.length);
+        for (const auto& name : reference_quantities(data)) {
+            names.insert(name);
+            const auto columns = data.reference_columns.find(name);
+            if (columns == data.reference_columns.end()) continue;
+            std::ranges::copy_if(columns->second, std::inserter(names, names.end()), [](const auto& entry) { return !number_in(entry); });
+        }
+    }
+    if (with_forces) {
+        const auto forces = told_forces(models.front());
+        if (is_column(forces.area)) names.insert(forces.area);
+        auto said = forces.velocity;
+        const auto& fields = models.front().data().fields;
+        if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; })) said.push_back(forces.density);
+        std::ranges::copy_if(said, std::inserter(names, names.end()), [](const auto& entry) { return !number_in(entry); });
+    }
+    return names;
 }
 
 /// @param part   that is predicted by runs with surface (0) and volume (1)
@@ -152,48 +193,14 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     if (!options.other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
         throw UsageError("--other-part " + options.other_parts.front() + ": the model is told nothing of the case's other part. Leave it out.");
     // A value that nobody asks for is a name mistyped.
-    std::vector<std::string> names;
-    for (const auto& model : models) {
-        const auto& data = model.data();
-        names.insert(names.end(), data.constants.begin(), data.constants.end());
-        if (!data.time.empty()) names.push_back(data.time);
-        if (is_column(data.frame.length)) names.push_back(data.frame.length);
-        for (const auto& name : reference_quantities(data)) {
-            names.push_back(name);
-            const auto columns = data.reference_columns.find(name);
-            if (columns == data.reference_columns.end()) continue;
-            std::ranges::copy_if(columns->second, std::back_inserter(names), [](const auto& entry) { return !number_in(entry); });
-        }
-    }
-    if (options.prediction.with_forces) {
-        const auto& forces = models.front().forces();
-        if (is_column(forces.area)) names.push_back(forces.area);
-        auto said = forces.velocity;
-        const auto& fields = models.front().data().fields;
-        if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; })) said.push_back(forces.density);
-        std::ranges::copy_if(said, std::back_inserter(names), [](const auto& entry) { return !number_in(entry); });
-    }
+    const auto names = asked_names(models, options.prediction.with_forces);
     for (const auto& [name, value] : options.prediction.values) {
-        if (std::ranges::find(names, name) != names.end()) continue;
+        if (names.contains(name)) continue;
         std::string known;
-        for (const auto& other : std::set<std::string>(names.begin(), names.end())) known += (known.empty() ? "" : ", ") + other;
+        for (const auto& other : names) known += (known.empty() ? "" : ", ") + other;
         throw UsageError("--set " + name + ": the model asks for no such value" + (known.empty() ? "." : "; it asks for " + known + "."));
     }
     return models;
-}
-
-/// `0.3012 ± 0.0034`.
-std::string with_deviation(const std::vector<double>& values)
-{
-    double mean = 0, squares = 0;
-    for (const auto value : values) mean += value / static_cast<double>(values.size());
-    for (const auto value : values) squares += (value - mean) * (value - mean);
-    char text[64];
-    if (values.size() > 1)
-        std::snprintf(text, sizeof text, "%.5f ± %.2g", mean, std::sqrt(squares / static_cast<double>(values.size() - 1)));
-    else
-        std::snprintf(text, sizeof text, "%.5f", mean);
-    return text;
 }
 
 /// Refuses what has no meaning for models of grids, and files that are none.
@@ -226,13 +233,13 @@ std::filesystem::path one_for(std::size_t input, const std::vector<std::string>&
 }
 
 /// Input and output of each prediction.
-std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const PredictArguments& options, bool of_grids)
+using Jobs = std::vector<std::pair<std::filesystem::path, std::filesystem::path>>;
+
+Jobs jobs(const PredictArguments& options, bool of_grids)
 {
-    std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs;
+    Jobs jobs;
     const std::filesystem::path output = options.output;
-    for (const auto& input : options.inputs) {
-        if (!std::filesystem::exists(input)) throw IoError(input + " does not exist.");
-    }
+    if (const auto& first = options.inputs.front(); options.inputs.size() == 1 && !std::filesystem::exists(first)) throw IoError(first + " does not exist.");
     require_one_or_each("--wall", options.walls, options.inputs.size());
     require_one_or_each("--other-part", options.other_parts, options.inputs.size());
     const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"} : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
@@ -257,16 +264,96 @@ std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const 
     return jobs;
 }
 
-/// For the other ranks the folder is there once the first one is at the next meeting of all.
-void make_output_folder(const std::filesystem::path& output)
+/// Refuses outputs that are inputs.
+void require_outputs(const PredictArguments& options, const Jobs& jobs, std::span<const Predictor> models)
 {
-    const auto folder = std::filesystem::absolute(output).parent_path();
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
-        throw IoError("the folder of the output, " + folder.string() + ", cannot be made or written" + (error ? ": " + error.message() : "") +
-                      ". Choose another.");
+    std::vector<std::filesystem::path> read;
+    for (const auto& model : models) read.push_back(model.checkpoint());
+    for (const auto* files : {&options.inputs, &options.walls, &options.other_parts}) read.insert(read.end(), files->begin(), files->end());
+    if (!options.table.empty()) read.emplace_back(options.table);
+    std::vector<std::filesystem::path> written;
+    for (const auto& [input, output] : jobs) written.push_back(output);
+    if (!options.csv.empty()) written.emplace_back(options.csv);
+    require_outputs(written, read, options.input_as_output);
+}
+
+std::string names_of(const std::vector<std::filesystem::path>& files)
+{
+    std::string names;
+    for (const auto& file : files) names += (names.empty() ? "" : ", ") + file.string();
+    return names;
+}
+
+/// The columns of each input: those of its row in the table, others as `--set` says for all.
+std::vector<std::map<std::string, double>> values_of_inputs(const PredictArguments& options, const Predictor& model)
+{
+    std::vector<std::map<std::string, double>> all(options.inputs.size(), options.prediction.values);
+    if (options.table.empty()) return all;
+    if (!std::filesystem::exists(options.table)) throw IoError("--table " + options.table + " does not exist.");
+    const auto rows = read_case_table(options.table);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const std::filesystem::path input = options.inputs[i];
+        const std::array names{input.string(), input.filename().string(), input.stem().string(), id_in_name(model.data().files, input)};
+        const auto* const name = std::ranges::find_if(names, [&](const auto& one) { return rows.contains(one); });
+        if (name == names.end())
+            throw InvalidInput("--table " + options.table + " has no row for " + input.string() + ": none has the id '" + names[1] + "', '" + names[2] +
+                               (names[3] != names[2] ? "' or '" + names[3] : "") + "'.");
+        for (const auto& [column, text] : rows.at(*name))
+            if (const auto number = number_in(text)) all[i][column] = *number;
     }
+    return all;
+}
+
+/// The first few of a list of inputs.
+std::string some_of(const std::vector<std::filesystem::path>& inputs)
+{
+    constexpr std::size_t most = 3;
+    const std::vector<std::filesystem::path> first(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(std::min(most, inputs.size())));
+    return names_of(first) + (inputs.size() > most ? " and " + std::to_string(inputs.size() - most) + " more" : "");
+}
+
+/// Says once, before anything is computed, of how many inputs there will be no drag and lift, and what to say.
+void warn_of_missing(const PredictArguments& options, const std::vector<std::map<std::string, double>>& values, const Predictor& model)
+{
+    std::set<std::string> missing;
+    std::vector<std::filesystem::path> inputs;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto of_input = missing_for_forces(model, values[i]);
+        if (of_input.empty()) continue;
+        missing.insert(of_input.begin(), of_input.end());
+        inputs.emplace_back(options.inputs[i]);
+    }
+    if (inputs.empty()) return;
+    std::string names, advice;
+    for (const auto& name : missing) {
+        names += (names.empty() ? "" : ", ") + name;
+        advice += (advice.empty() ? "--set " : " --set ") + name + "=NUMBER";
+    }
+    warn("predict",
+         "no drag and lift of " + some_of(inputs) + ": the run does not say " + names + ". Give " + advice + " for all inputs, or columns of --table.");
+}
+
+void print_input(const PredictedInput& one, const std::vector<Predictor>& models)
+{
+    std::cout << one.output.string() << (models.size() > 1 ? " (models: " : " (model: ");
+    for (const auto& model : models) std::cout << (&model == &models.front() ? "" : ", ") << model.checkpoint().string();
+    std::cout << ")" << std::endl;
+    const auto print = [](const std::map<std::string, std::vector<double>>& coefficients, const char* by) {
+        for (const auto& [coefficient, values] : coefficients)
+            std::cout << "  " << coefficient << " " << MeanOfPredictions(values).text() << " (by " << by << ")" << std::endl;
+    };
+    print(one.forces.of_head, "the model's head");
+    if (!one.forces.drag.empty())
+        std::cout << "  Cd " << MeanOfPredictions(one.forces.drag).text() << ", Cl " << MeanOfPredictions(one.forces.lift).text()
+                  << (one.forces.drag.size() > 1 ? " (" + std::to_string(one.forces.drag.size()) + " predictions)" : "") << std::endl;
+    print(one.forces.of_shape, "the shape alone");
+}
+
+/// What all ranks have found wrong is said by the first one.
+int fail_on_all_ranks(const World& world, const std::string& message, int code)
+{
+    if (world.rank() == 0) std::cerr << "meshard predict: " << message << std::endl;
+    return code;
 }
 
 }  // namespace
@@ -275,6 +362,7 @@ int predict_command(std::span<const std::string> arguments)
 {
     PredictArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
+    say_on_interruption_of("predict", "Nothing is half-written; the same command begins anew.");
     keep_freed_memory();
 
     // The jobs, and the models of the first one. Whether these are of grids is guessed from the output's name, so that what is wrong whatever the model is
@@ -286,6 +374,7 @@ int predict_command(std::span<const std::string> arguments)
         const bool of_grids = models.front().data().is_grid;
         if (of_grids) require_grids(options);
         if (of_grids != looks_like_grids) work = jobs(options, of_grids);
+        require_outputs(options, work, models);
         return std::pair(std::move(work), std::move(models));
     };
     const auto verify = [&](int) {
@@ -306,37 +395,59 @@ int predict_command(std::span<const std::string> arguments)
             const auto where = device_text(world, DeviceMesh::create(world, {world.size()}, {"domain"})->all());
             if (world.rank() == 0) std::cerr << "meshard predict: " << where << std::endl;
         }
-        if (world.rank() == 0) make_output_folder(work.front().second);
+        const auto values = values_of_inputs(options, models.front());
+        const auto told = asked_names(models, options.prediction.with_forces);
+        if (options.prediction.with_forces && world.rank() == 0) warn_of_missing(options, values, models.front());
+        std::vector<PredictedInput> rows;
+        std::vector<std::filesystem::path> unusable;
+        std::map<std::string, std::vector<std::filesystem::path>> without_forces;  // by the reason
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
+            if (work.size() > 1)
+                say_on_interruption_of("predict", std::to_string(i - unusable.size()) + " of " + std::to_string(work.size()) + " inputs are predicted, in " +
+                                                      options.output + ". Go on with " + input.string() +
+                                                      (i + 1 < work.size() ? " and those after it." : ", the last one."));
             if (part_of_file(output) != part) {
                 part = part_of_file(output);
                 models = make_predictors(options, part);
             }
             auto how = options.prediction;
+            how.values = values[i];
             how.wall = one_for(i, options.walls);
             how.other_part = one_for(i, options.other_parts);
-            PredictedForces forces;
-            if (models.front().data().is_grid)
-                predict_grid(models, input, output, how, world);
-            else
-                forces = predict_file(models, input, output, how, world);
+            auto& row = rows.emplace_back(PredictedInput{input, output, {}, {}, {}});
+            for (const auto& [column, value] : values[i])
+                if (told.contains(column)) row.values[column] = value;
+            try {
+                if (models.front().data().is_grid)
+                    predict_grid(models, input, output, how, world);
+                else
+                    row.forces = predict_file(models, input, output, how, world);
+            } catch (const UnusableInput& error) {
+                if (work.size() == 1) return fail_on_all_ranks(world, error.what(), error.exit_code());
+                if (world.rank() == 0) warn("predict", std::string(error.what()) + " " + input.string() + " is left out.");
+                unusable.push_back(input);
+                row.output.clear();
+                row.note = error.what();
+                row.forces = {};
+            }
             if (world.rank() != 0) continue;
-            std::cout << output.string() << (models.size() > 1 ? " (models: " : " (model: ");
-            for (const auto& model : models) std::cout << (&model == &models.front() ? "" : ", ") << model.checkpoint().string();
-            std::cout << ")" << std::endl;
-            for (const auto& [coefficient, values] : forces.of_head)
-                std::cout << "  " << coefficient << " " << with_deviation(values) << " (by the model's head)" << std::endl;
-            if (!how.with_forces) continue;
-            if (forces.drag.empty())
-                warn("predict", input.string() + ": no drag and lift: " + forces.why + ".");
-            else
-                std::cout << "  Cd " << with_deviation(forces.drag) << ", Cl " << with_deviation(forces.lift)
-                          << (forces.drag.size() > 1 ? " (" + std::to_string(forces.drag.size()) + " predictions)" : "") << std::endl;
-            for (const auto& [coefficient, values] : forces.of_shape)
-                std::cout << "  " << coefficient << " " << with_deviation(values) << " (by the shape alone)" << std::endl;
+            if (how.with_forces && row.note.empty() && row.forces.drag.empty()) {
+                row.note = row.forces.why;
+                if (missing_for_forces(models.front(), how.values).empty()) without_forces[row.note].push_back(input);
+            }
+            if (!row.output.empty() && !options.json) print_input(row, models);
+            if (options.csv.empty()) continue;
+            const MadeFolders folders(options.csv);
+            write_file_atomically(options.csv, to_csv(rows, {told.begin(), told.end()}));
         }
-        return exit_code::ok;
+        for (const auto& [why, inputs] : without_forces) warn("predict", some_of(inputs) + ": no drag and lift: " + why + ".");
+        if (options.json && world.rank() == 0) print_json(to_json(rows, models));
+        if (unusable.empty()) return exit_code::ok;
+        return fail_on_all_ranks(world,
+                                 std::to_string(unusable.size()) + " of " + std::to_string(work.size()) + " inputs could not be predicted: " +
+                                     names_of(unusable) + (unusable.size() < work.size() ? ". The others are in " + options.output + "." : "."),
+                                 exit_code::input);
     };
     return run_on_ranks(options.ranks, "predict", arguments, verify, body, options.device);
 }

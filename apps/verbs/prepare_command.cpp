@@ -105,8 +105,11 @@ int prepare_command(std::span<const std::string> arguments)
 {
     PrepareArguments options;
     if (!parse_prepare(arguments, options)) return exit_code::ok;
+    const std::string words = "; the same command goes on with the others.";
+    say_on_interruption_of("prepare", "Cases that are complete stay" + words);
     const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
+    say_on_interruption_of("prepare", "Cases that are complete stay in " + config.data.shards.string() + words);
     const auto cases = find_cases(config);
     add_facts(settings.facts());
     add_facts(cases.facts());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard render: draws a mesh file or a shards folder to a PNG file.
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/verbs.h"
+#include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/picture/render.h"
 #include "io/shards/subdomain_io.h"
@@ -63,6 +65,8 @@ int render_command(std::span<const std::string> arguments)
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
     bool no_verify = false;
     app.add_flag("--no-verify", no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
+    InputAsOutput input_as_output{};
+    add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     if (std::filesystem::path(output).extension() != ".png") {
@@ -80,8 +84,11 @@ int render_command(std::span<const std::string> arguments)
         throw UsageError(error.what());
     }
 
+    require_output(output, {file}, input_as_output);
+
     show_progress("drawing ...");
     const Mesh mesh = std::filesystem::is_directory(file) ? merged_with_parts(file, check_of(!no_verify)) : read_mesh(file);
+    const MadeFolders folders(output);
     render_mesh(mesh, output, options);
     show_progress("");
     std::cout << "written to " << output << '\n';

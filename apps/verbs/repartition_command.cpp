@@ -42,7 +42,7 @@ int repartition_command(std::span<const std::string> words)
     app.add_flag("--no-verify", no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
-    check_cut_arguments(arguments);
+    check_cut_arguments(arguments, folder);
     StageTimer timer = cut_timer();
     timer.begin("read");
     const Manifest manifest = read_manifest(folder);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard report: runs -> one page that says whether to trust them.
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
@@ -69,11 +70,17 @@ int report_command(std::span<const std::string> arguments)
 {
     ReportArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
+    say_on_interruption_of("report", "Nothing was written; the same command begins anew.");
     keep_freed_memory();
     const auto verify = [&](int) {
-        for (const auto& run : options.runs) judged_cases(judged_model(run, 0, options.places), options.cases);
+        for (const auto& run : options.runs) {
+            const auto model = judged_model(run, 0, options.places);
+            judged_cases(model, options.cases);
+            require_result_folder(options.output, model.case_tables);
+        }
     };
     const auto body = [&](World& world) {
+        verify(world.size());  // ranks of a launcher get here without it
         const auto folder = std::filesystem::absolute(options.output);
         const auto of_runs =
             write_report({{options.runs.begin(), options.runs.end()}, options.places, options.cases, options.planes, options.orient}, folder, world);

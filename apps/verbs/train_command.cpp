@@ -160,9 +160,9 @@ void remove_half_written(const std::filesystem::path& dir)
 class RunFolder {
 public:
     /// @throws IoError if it cannot be written, another process trains into it, or it has a run that is neither resumed nor overwritten.
-    RunFolder(const TrainArguments& options, const std::filesystem::path& dir) : lock_(made_and_locked(options, dir))
+    RunFolder(const TrainArguments& options, const std::filesystem::path& dir, bool speaks) : lock_(made_and_locked(options, dir))
     {
-        if (options.resume.empty()) replace(options, dir);
+        if (options.resume.empty()) replace(options, dir, speaks);
         remove_half_written(dir);
     }
 
@@ -181,12 +181,16 @@ private:
         return std::move(*lock);
     }
 
-    static void replace(const TrainArguments& options, const std::filesystem::path& dir)
+    static void replace(const TrainArguments& options, const std::filesystem::path& dir, bool speaks)
     {
         if (!options.overwrite && has_trained(dir)) {
-            throw IoError("the run " + dir.string() + " exists. Continue it (--resume " + dir.string() +
-                          "), replace it (--overwrite), or choose another run_id.");
+            const bool can_go_on = std::filesystem::exists(dir / "checkpoints" / "last.safetensors");
+            throw IoError("the run " + dir.string() +
+                          (can_go_on ? " exists. Continue it (--resume " + dir.string() + "), replace" : " exists, with steps but no checkpoint. Replace") +
+                          " it (--overwrite), or choose another run_id.");
         }
+        if (speaks && !options.overwrite && std::filesystem::exists(dir / "config.yaml"))
+            std::cerr << "meshard train: the run " << dir.string() << " was begun before and has no checkpoint: it begins anew" << std::endl;
         // These are files of a run that is replaced, or that ended before its first step.
         std::filesystem::remove(dir / "metrics.jsonl");
         std::filesystem::remove_all(dir / "checkpoints");
@@ -234,14 +238,14 @@ int train_command(std::span<const std::string> arguments)
     const bool is_trial = options.validate || options.print_plan;
     const auto verify = [&](int num_ranks) {
         mesh_shape(config, num_ranks);
-        if (!is_trial) RunFolder(options, config.run_dir());
+        if (!is_trial) RunFolder(options, config.run_dir(), false);
     };
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());
         if (world.rank() == 0) say_dropped(dropped, config.model.name);
         std::optional<RunFolder> folder;
         if (world.rank() == 0 && !is_trial) {
-            folder.emplace(options, config.run_dir());  // ranks started by a launcher get here without `verify`
+            folder.emplace(options, config.run_dir(), true);  // ranks started by a launcher get here without `verify`
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }
         // Before the first step an interruption ends the program at once: there is nothing to save.

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <string>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -28,16 +29,38 @@ constexpr std::size_t buffer_size = std::size_t{1} << 20;
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path))
+std::filesystem::path followed_links(const std::filesystem::path& path)
+{
+    constexpr int longest_chain = 40;  // as the system's
+    std::error_code error;
+    auto target = path;
+    for (int i = 0; std::filesystem::is_symlink(target, error); ++i) {
+        if (i == longest_chain) throw IoError("write: " + path.string() + " is a link that leads in a circle. Remove it, or choose another name.");
+        target = target.parent_path() / std::filesystem::read_symlink(target);  // what a link says may be absolute
+    }
+    return target;
+}
+
+std::filesystem::path file_to_write(const std::filesystem::path& path)
+{
+    auto target = followed_links(path);
+    std::error_code error;
+    const auto status = std::filesystem::status(target, error);
+    if (target.filename().empty() || std::filesystem::is_directory(status)) throw IoError("write: " + path.string() + " is a folder, a file name is expected.");
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+        throw IoError("write: " + path.string() + " is no file but a device, a pipe or a socket. Choose another name.");
+    return target;
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), target_(file_to_write(path_))
 {
     static std::atomic<unsigned> counter{0};
 
-    if (path_.filename().empty() || std::filesystem::is_directory(path_)) throw IoError("write: " + path_.string() + " is a folder, a file name is expected.");
-    const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
+    const auto folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
     if (!std::filesystem::is_directory(folder)) throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
 
     do {  // in containers a process often has the number of an earlier one, which may have been killed and left its file behind
-        temporary_ = folder / ("." + path_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
+        temporary_ = folder / ("." + target_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) throw_errno(path_, "cannot create a file in " + folder.string(), errno);
@@ -96,7 +119,7 @@ void AtomicFile::commit(bool sync)
 {
     flush();
     if (sync && ::fsync(descriptor_) != 0 && errno != EINVAL) throw_errno(path_, "cannot sync to disk", errno);
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw_errno(path_, "cannot rename the finished file", errno);
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) throw_errno(path_, "cannot rename the finished file", errno);
     ::close(std::exchange(descriptor_, -1));
 }
 

@@ -12,11 +12,18 @@
 
 namespace meshard {
 
+/// The file that is meant where `path` is named: follows links, also to what is not there yet. @throws IoError for links that lead in a circle
+std::filesystem::path followed_links(const std::filesystem::path& path);
+
+/// `followed_links`, where that may be written as a file. @throws IoError also for a folder, a device or a pipe
+std::filesystem::path file_to_write(const std::filesystem::path& path);
+
 /// A file that appears complete or not at all: bytes go to a temporary name in the same folder, `commit` syncs them to disk and
-/// renames. Without `commit` the destructor removes the temporary file. An older file of that name stays until `commit`.
+/// renames. Without `commit` the destructor removes the temporary file. An older file of that name stays until `commit`. A link stays one: what it leads to is
+/// written.
 class AtomicFile {
 public:
-    /// @throws IoError if the folder does not exist or cannot be written, or `path` is a folder.
+    /// @throws IoError if the folder does not exist or cannot be written, or as `file_to_write`.
     explicit AtomicFile(std::filesystem::path path);
     ~AtomicFile();
     AtomicFile(const AtomicFile&) = delete;
@@ -40,7 +47,7 @@ private:
     void write_through(const std::byte* data, std::size_t size);
 
     UnfinishedOutput unfinished_;
-    std::filesystem::path path_;
+    std::filesystem::path path_, target_;  ///< as it is named, in messages, and without links
     std::filesystem::path temporary_;
     std::vector<std::byte> buffer_;
     std::uint64_t size_ = 0;

@@ -5,9 +5,12 @@
 #include <csignal>
 #include <cstdint>
 #include <ctime>
+#include <deque>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 namespace meshard {
 
@@ -21,10 +24,31 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
 std::atomic<std::int64_t> first_signal_at{0};  // milliseconds of the monotonic clock
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
+std::atomic<int> num_held{0};
+
+struct LastWords {
+    std::string line, left;
+};
+std::atomic<const LastWords*> last_words{nullptr};
+static_assert(std::atomic<const LastWords*>::is_always_lock_free);
+
 void interrupt(int)
 {
-    if (is_further_wish_to_end() || num_unfinished == 0) _exit(130);
+    if (is_further_wish_to_end() || num_unfinished == 0) {
+        if (const auto* words = last_words.load())
+            if (::write(STDERR_FILENO, words->line.data(), words->line.size()) < 0) _exit(130);
+        _exit(130);
+    }
     is_interrupted = true;
+}
+
+sigset_t delayed_signals()
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    return signals;
 }
 
 /// From now on SIGTERM reaches no handler: a thread waits for it and sends SIGINT instead. While METIS cuts, it replaces our handler of SIGTERM by its own,
@@ -70,6 +94,31 @@ bool is_further_wish_to_end() noexcept
     return !first_signal_at.compare_exchange_strong(first, now) && now - first >= same_wish;
 }
 
+HeldInterruption::HeldInterruption()
+{
+    throw_if_interrupted();
+    ++num_held;
+}
+
+HeldInterruption::~HeldInterruption()
+{
+    --num_held;
+}
+
+void say_on_interruption(std::string line, std::string left)
+{
+    static std::deque<LastWords> all;  // a handler may be about to read an earlier one
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
+    last_words = &all.emplace_back(LastWords{std::move(line), std::move(left)});
+}
+
+void delay_interruption()
+{
+    const auto signals = delayed_signals();
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 void handle_interruption(void (*handler)(int))
 {
     struct sigaction action = {}, old = {};
@@ -85,6 +134,8 @@ void end_well_on_interruption()
 {
     handle_interruption(interrupt);
     take_termination_for_interruption();
+    const auto signals = delayed_signals();
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 void ignore_interruption()
@@ -94,7 +145,9 @@ void ignore_interruption()
 
 void throw_if_interrupted()
 {
-    if (is_interrupted) throw Interrupted("interrupted; the unfinished output was removed.");
+    if (!is_interrupted || num_held > 0) return;
+    const auto* words = last_words.load();
+    throw Interrupted("interrupted; the unfinished output was removed." + (words && !words->left.empty() ? " " + words->left : std::string()));
 }
 
 }  // namespace meshard

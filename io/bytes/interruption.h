@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <string>
+
 namespace meshard {
 
 /// The user asked to stop while an output was unfinished. While the exception unwinds the stack, destructors remove the output.
@@ -29,6 +31,26 @@ bool is_further_wish_to_end() noexcept;
 /// once if no output is unfinished, else when `throw_if_interrupted` is called next. A second request ends it at once in any case. Call it before other threads
 /// are started: SIGTERM is blocked in all threads, and a thread that this function starts passes it on as SIGINT.
 void end_well_on_interruption();
+
+/// A guard for writing files that belong together, which takes a moment: an interruption waits until all of them are there, and then changes nothing.
+class HeldInterruption {
+public:
+    HeldInterruption();
+    ~HeldInterruption();
+    HeldInterruption(const HeldInterruption&) = delete;
+    HeldInterruption& operator=(const HeldInterruption&) = delete;
+
+private:
+    UnfinishedOutput unfinished_;
+};
+
+/// What is said when an interruption ends the process: `line` goes to stderr if that happens at once (empty: nothing), `left` is the end of what
+/// `throw_if_interrupted` says.
+void say_on_interruption(std::string line, std::string left);
+
+/// Lets the signals wait that `end_well_on_interruption` handles, until that is called, also by the program which this one becomes (exec): while it loads, they
+/// would end it without a word.
+void delay_interruption();
 
 /// Called when the process has done its work and its exit code is known: signals to end are ignored from now on.
 void ignore_interruption();

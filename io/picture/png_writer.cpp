@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/picture/png_writer.h"
 
-#include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
 #include <string>
@@ -28,7 +27,7 @@ std::string chunk(std::string_view type, std::string_view content)
 
 }  // namespace
 
-void write_png(const std::filesystem::path& path, const Image& image)
+std::string png_of(const Image& image)
 {
     const std::size_t row_size = 3 * static_cast<std::size_t>(image.width);
     std::string rows;
@@ -39,12 +38,12 @@ void write_png(const std::filesystem::path& path, const Image& image)
     std::string compressed(::compressBound(rows.size()), '\0');
     uLongf size = compressed.size();
     if (::compress(reinterpret_cast<Bytef*>(compressed.data()), &size, reinterpret_cast<const Bytef*>(rows.data()), rows.size()) != Z_OK)
-        throw IoError("write_png: " + path.string() + ": zlib could not compress the picture; out of memory?");
+        throw Error("zlib could not compress the picture; out of memory?");
     compressed.resize(size);
 
     const std::string header =
         big_endian(static_cast<std::uint32_t>(image.width)) + big_endian(static_cast<std::uint32_t>(image.height)) + std::string("\x08\x02\x00\x00\x00", 5);
-    write_file_atomically(path, "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("IDAT", compressed) + chunk("IEND", ""));
+    return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("IDAT", compressed) + chunk("IEND", "");
 }
 
 }  // namespace meshard

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
+#include <string>
 #include <vector>
 
 namespace meshard {
@@ -19,7 +19,7 @@ struct Image {
     }
 };
 
-/// Writes atomically. @throws IoError
-void write_png(const std::filesystem::path& path, const Image& image);
+/// The bytes of a PNG file. @throws Error if they cannot be compressed
+std::string png_of(const Image& image);
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/picture/render.h"
 
+#include "io/bytes/atomic_file.h"
 #include "io/picture/color_map.h"
 #include "io/picture/lettering.h"
 #include "io/picture/outer_surface.h"
@@ -430,7 +431,7 @@ public:
 
     Rasterizer& rasterizer() { return rasterizer_; }
 
-    void save(const std::filesystem::path& png, const RenderOptions& options, Theme theme) const
+    std::string png(const RenderOptions& options, Theme theme) const
     {
         const Paper paper = paper_of(theme);
         Image image = rasterizer_.image(paper.ground);
@@ -439,7 +440,7 @@ public:
         const auto* const size = std::ranges::find_if(title_sizes, fits);
         draw_text(image, margin, margin, title, size == title_sizes.end() ? title_sizes.back() : *size, paper.ink);
         if (!coloring_.is_plain) draw_legend(image, coloring_, paper.ink);
-        write_png(png, image);
+        return png_of(image);
     }
 
 private:
@@ -487,9 +488,14 @@ void PicturePainter::add_layer(std::span<const std::byte> layer)
     canvas_->rasterizer().add_layer(layer);
 }
 
-void PicturePainter::save(const std::filesystem::path& png, Theme theme) const
+std::string PicturePainter::png(Theme theme) const
 {
-    canvas_->save(png, options_, theme);
+    return canvas_->png(options_, theme);
+}
+
+void PicturePainter::save(const std::filesystem::path& path, Theme theme) const
+{
+    write_file_atomically(path, png(theme));
 }
 
 void render_mesh(const Mesh& mesh, const std::filesystem::path& png, const RenderOptions& options)

@@ -92,8 +92,9 @@ public:
     std::vector<std::byte> layer() const;
     void add_layer(std::span<const std::byte> layer);
 
-    void paint_whole(const Mesh& mesh);  ///< all of it: `look`, `begin` and `draw`. @throws InvalidInput as `render_mesh`
-    void save(const std::filesystem::path& png, Theme theme = Theme::Light) const;  ///< @throws IoError
+    void paint_whole(const Mesh& mesh);                 ///< all of it: `look`, `begin` and `draw`. @throws InvalidInput as `render_mesh`
+    std::string png(Theme theme = Theme::Light) const;  ///< the bytes of a PNG file
+    void save(const std::filesystem::path& path, Theme theme = Theme::Light) const;  ///< @throws IoError
 
 private:
     class Canvas;

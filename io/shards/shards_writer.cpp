@@ -63,32 +63,16 @@ PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::fil
         throw IoError("save_subdomains: " + dir.string() + " exists; choose another name or remove it first.");
     partial_ = final_;
     partial_ += ".partial-" + std::to_string(::getpid());
-    first_made_ = partial_;
-    // Folders above that are made here are removed again if all fails.
-    for (auto above = final_.parent_path(); !above.empty() && !std::filesystem::exists(above, error); above = above.parent_path()) first_made_ = above;
+    above_.emplace(final_);
     std::filesystem::remove_all(partial_, error);
-    std::filesystem::create_directories(partial_, error);
-    if (error) {
-        const std::string reason = error.message();
-        remove();
-        throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + reason + ". Choose a place that you may write to.");
-    }
+    std::filesystem::create_directory(partial_, error);
+    if (error) throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + error.message() + ". Choose a place that you may write to.");
 }
 
 PartialFolder::~PartialFolder()
 {
-    if (!is_committed_) remove();
-}
-
-void PartialFolder::remove() const
-{
     std::error_code ignored;
-    std::filesystem::remove_all(partial_, ignored);
-    // Of the parent folders only empty ones: another run may have written to them.
-    for (auto made = partial_; made != first_made_;) {
-        made = made.parent_path();
-        if (!std::filesystem::remove(made, ignored)) return;
-    }
+    if (!is_committed_) std::filesystem::remove_all(partial_, ignored);
 }
 
 void PartialFolder::commit()

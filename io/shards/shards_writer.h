@@ -2,13 +2,14 @@
 #pragma once
 
 #include "io/bytes/block_codec.h"
-#include "io/bytes/interruption.h"
+#include "io/bytes/made_folders.h"
 #include "io/shards/manifest.h"
 #include "partition/ghosts/subdomain.h"
 
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 namespace meshard {
 
@@ -25,10 +26,8 @@ public:
     void commit();  ///< @throws IoError, Interrupted
 
 private:
-    void remove() const;
-
-    UnfinishedOutput unfinished_;
-    std::filesystem::path final_, partial_, first_made_;
+    std::filesystem::path final_, partial_;
+    std::optional<MadeFolders> above_;
     bool is_committed_ = false;
 };
 

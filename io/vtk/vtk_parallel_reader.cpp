@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/vtk_parallel_reader.h"
 
+#include "io/bytes/atomic_file.h"
 #include "io/bytes/read_warnings.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
@@ -186,7 +187,8 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
         if (element.name != "Piece") continue;
         const auto* source = element.attribute("Source");
         if (source == nullptr) file.fail("<Piece> number " + std::to_string(pieces.size()) + " has no Source");
-        const auto piece_path = path.parent_path() / *source;
+        auto piece_path = path.parent_path() / *source;
+        if (!std::filesystem::exists(piece_path)) piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
         const auto extension = piece_path.extension();
         if (extension != (is_surface ? ".vtp" : ".vtu")) file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
         pieces.push_back(read_vtk_piece(piece_path, options));

@@ -315,10 +315,11 @@ void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::s
     write_file_atomically(path, text);
 }
 
-std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& path, std::span<const Mesh> pieces, std::int32_t num_ghost_layers,
+std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& named, std::span<const Mesh> pieces, std::int32_t num_ghost_layers,
                                                       const WriteOptions& options)
 {
-    const MeshKind kind = path.extension() == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
+    const MeshKind kind = named.extension() == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
+    const auto path = file_to_write(named);  // pieces lie beside the index itself, not beside a link to it
     std::error_code ignored;
     std::filesystem::remove(path, ignored);  // an older one would name pieces of two meshes meanwhile
     std::vector<std::filesystem::path> written;

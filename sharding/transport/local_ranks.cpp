@@ -53,6 +53,9 @@ public:
     RememberedSignals(const RememberedSignals&) = delete;
     RememberedSignals& operator=(const RememberedSignals&) = delete;
 
+    /// Whether the program had a handler of its own. A rank, which is the same program, will have it too.
+    bool had_handler() const { return before_[0].sa_handler != SIG_DFL && before_[0].sa_handler != SIG_IGN; }
+
     /// Called in a rank just after fork: restores the default handlers, so that a signal ends it until the program that it executes installs its own.
     static void let_them_end()
     {
@@ -91,7 +94,8 @@ struct MeetingPlace {
     MeetingPlace& operator=(const MeetingPlace&) = delete;
 };
 
-pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, const std::filesystem::path& folder)
+/// @param delays_signals   they wait until the rank has its handlers: while it loads, they would end it without a word
+pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, const std::filesystem::path& folder, bool delays_signals)
 {
     std::vector<std::string> variables;
     const auto replaced = {"RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MESHARD_LAUNCH=", "MESHARD_RENDEZVOUS="};
@@ -122,6 +126,8 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     const auto parent = getpid();
     const pid_t pid = fork();
     if (pid == 0) RememberedSignals::let_them_end();
+    if (pid == 0 && delays_signals)
+        for (const int signal : {SIGINT, SIGHUP}) sigaddset(&before, signal);
     sigprocmask(SIG_SETMASK, &before, nullptr);
     if (pid < 0) throw CommunicationError("--nproc: cannot start rank " + std::to_string(rank) + ": " + std::strerror(errno) + ".");
     if (pid == 0) {
@@ -190,7 +196,7 @@ int run_local_ranks(int size, const std::vector<std::string>& arguments, double 
     const MeetingPlace place;
 
     std::vector<pid_t> pids(size, -1);
-    for (int rank = 0; rank < size; ++rank) pids[rank] = start_rank(rank, size, arguments, place.folder);
+    for (int rank = 0; rank < size; ++rank) pids[rank] = start_rank(rank, size, arguments, place.folder, signals.had_handler());
 
     std::vector<int> status(size, 0), order;  // order in which ranks ended by themselves
     int running = size;

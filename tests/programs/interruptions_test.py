@@ -8,7 +8,7 @@ import signal
 import time
 
 from runner import PROGRAM, REPETITIONS, SOURCE, Case
-from samples import copy_sample, put_training, write_box
+from samples import copy_sample, put_training, write_body, write_box
 
 INTERRUPTED = 130
 CTRL_C = "\x03"
@@ -265,3 +265,100 @@ class InterruptedOutput(Case):
         copy_sample("body.vtp", self.folder / "body.vtp")
         for words in (("derive", "box.vtu", "--gradient", "p"), ("interpolate", "box.vtu", "body.vtp")):
             self.interrupt(lambda process: process.type(CTRL_C), *words, "-o", "out.vtu", "--nproc", 2, terminal=True)
+
+
+class LastWords(Case):
+    """Verbs that go through cases say in one line what is left and how to go on, whenever Ctrl-C comes."""
+    num_inputs = 6
+
+    def setUp(self):
+        super().setUp()
+        put_training(self.folder)
+        copy_sample("runs", self.folder / "runs")
+        self.inputs = []
+        for i in range(self.num_inputs):
+            write_body(self.folder / f"in{i}.vtp", (1 + 0.05 * i, 0.4, 0.3), n=40)
+            self.inputs.append(f"in{i}.vtp")
+
+    def interrupt(self, *words, after, num_ranks=1):
+        """Ctrl-C `after` so many seconds, or once it is true, counted from where the program can be asked to end. None if it ended before."""
+        process = self.start_meshard(*words, "--nproc", num_ranks, terminal=True)
+        status = pathlib.Path(f"/proc/{process.pid}/status")
+        process.wait_for(lambda: int(status.read_text().partition("SigCgt:")[2].split()[0], 16) & 1 << (signal.SIGINT - 1), "its handlers")
+        if callable(after):
+            deadline = time.monotonic() + 60
+            while not after() and not process.has_ended() and time.monotonic() < deadline:
+                time.sleep(0.002)
+        else:
+            time.sleep(after)
+        if process.has_ended():
+            return None
+        process.type(CTRL_C)
+        result = process.result()
+        time.sleep(0.1)
+        self.assertEqual(process.processes_left(), [], str(result))
+        if result.code == 0:
+            return None
+        self.assertEqual(result.code, INTERRUPTED, str(result))
+        lines = [line for line in result.out.splitlines() if "interrupted" in line]
+        self.assertEqual(len(lines), 1, str(result))
+        return lines[0]
+
+    def test_of_predict_name_where_to_go_on(self):
+        for num_ranks in (1, 2):
+            for done in (1, 3):
+                out = self.folder / f"out{num_ranks}{done}"
+                line = self.interrupt("predict", "runs/car", *self.inputs, "-o", out.name, after=lambda: out.exists() and len(self.finished(out)) >= done, num_ranks=num_ranks)
+                if line is None:
+                    continue
+                count = len(self.finished(out))
+                self.assertEqual([name for name in self.names(out) if name not in self.inputs], [])
+                self.assertRegex(line, rf"meshard predict: interrupted.* ({count}|{count - 1}) of 6 inputs are predicted, in {out.name}")
+                first = line.partition("Go on with ")[2].split()[0].rstrip(",.")
+                self.assertIn(first, self.inputs)
+                self.assertLessEqual(int(first[2]), count)
+                self.assert_good(self.meshard("predict", "runs/car", *self.inputs[int(first[2]):], "-o", out.name, "--nproc", num_ranks))
+                if first != self.inputs[-1]:   # of one input OUT is a folder, too
+                    self.assertEqual(self.names(out), self.inputs)
+
+    def finished(self, folder):
+        return [name for name in self.names(folder) if name in self.inputs]
+
+    def test_come_in_the_first_quarter_of_a_second_too(self):
+        for num_ranks in (1, 2):
+            for words in (("predict", "runs/car", *self.inputs, "-o", "early"), ("prepare", "car.yaml", "data.shards=early"), ("report", "runs/car", "-o", "early")):
+                present = self.names()
+                for after in (0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25):
+                    line = self.interrupt(*words, after=after, num_ranks=num_ranks)
+                    if line is not None:
+                        self.assertIn(f"meshard {words[0]}: interrupted", line)
+                        self.assertRegex(line, "same command|Go on")
+                    if words[0] == "report" and (self.folder / "early").exists():
+                        self.assertTrue((self.folder / "early/report.html").exists(), line)
+                    self.run_words("rm", "-rf", "early")
+                    self.assertEqual(self.names(), present, line)
+
+    def test_of_report_leave_no_half_of_it(self):
+        self.assert_good(self.meshard("report", "runs/car", "-o", "earlier", "--cases", "all"))
+        earlier = self.contents("earlier")
+        self.assertEqual(len([path for path in earlier if path.suffix == ".png"]), 36)   # 3 cases, 2 fields, 3 pictures in light and dark
+        for _ in range(4 * REPETITIONS):
+            for out in ("new", "earlier"):
+                line = self.interrupt("report", "runs/car", "-o", out, "--cases", "all", after=0.3 + random.random() * 1.2)
+                if out == "new" and (self.folder / "new").exists():
+                    self.assertEqual(self.names(self.folder / "new"), ["cases.csv", "pictures", "report.html", "report.json"], line)
+                    self.assertEqual(len(self.names(self.folder / "new/pictures")), 36)
+                    self.run_words("rm", "-r", "new")
+                if out == "earlier":
+                    self.assertTrue(line is None or self.contents("earlier") == earlier, line)
+                    earlier = self.contents("earlier")
+
+    def contents(self, name):
+        return {path: path.read_bytes() for path in (self.folder / name).rglob("*") if path.is_file()}
+
+    def test_of_prepare_are_true(self):
+        line = self.interrupt("prepare", "car.yaml", "data.shards=kept", after=lambda: (self.folder / "kept").exists())
+        if line is not None:
+            self.assertIn("kept", line)
+            self.assertIn("the same command goes on", line)
+        self.assert_good(self.meshard("prepare", "car.yaml", "data.shards=kept"))

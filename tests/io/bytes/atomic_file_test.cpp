@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/made_folders.h"
 #include "io/checkpoints/safetensors.h"
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
@@ -107,6 +108,44 @@ TEST(AtomicFile, SaysWhyItCannotWrite)
     EXPECT_TRUE(throws_with<IoError>("there is no folder", [&] { AtomicFile(folder / "no/a.txt"); }));
     EXPECT_TRUE(throws_with<IoError>("is a folder", [&] { AtomicFile{folder.path()}; }));
     EXPECT_TRUE(throws_with<IoError>("cannot create a file in /proc", [&] { AtomicFile("/proc/a.txt"); }));
+}
+
+TEST(AtomicFile, WritesWhatALinkLeadsTo)
+{
+    const TemporaryFolder folder;
+    std::filesystem::create_directory(folder / "far");
+    std::filesystem::create_symlink("far/a.txt", folder / "near.txt");
+    std::filesystem::create_symlink(folder / "near.txt", folder / "link.txt");
+    std::filesystem::create_symlink("circle.txt", folder / "circle.txt");
+
+    for (const char* text : {"new", "replaced"}) {
+        write_file_atomically(folder / "link.txt", text);
+
+        EXPECT_TRUE(std::filesystem::is_symlink(folder / "link.txt"));
+        EXPECT_TRUE(std::filesystem::is_symlink(folder / "near.txt"));
+        EXPECT_FALSE(std::filesystem::is_symlink(folder / "far/a.txt"));
+        EXPECT_EQ(read_bytes(folder / "far/a.txt"), text);
+    }
+    EXPECT_TRUE(throws_with<IoError>("in a circle", [&] { AtomicFile(folder / "circle.txt"); }));
+    EXPECT_TRUE(throws_with<IoError>("no file but a device", [&] { AtomicFile("/dev/null"); }));
+}
+
+TEST(MadeFolders, StayWhereSomethingWasWritten)
+{
+    const TemporaryFolder folder;
+    {
+        const MadeFolders made(folder / "a/b/c/file");
+        write_bytes(folder / "a/kept.txt", "mine");
+        EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b/c"));
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder / "a/b"));
+    EXPECT_EQ(read_bytes(folder / "a/kept.txt"), "mine");
+    EXPECT_TRUE(throws_with<IoError>("cannot create the folder", [&] { MadeFolders(folder / "a/kept.txt/file"); }));
+    std::filesystem::create_directory(folder / "empty");
+    {
+        const MadeFolders made(folder / "empty/file");
+    }
+    EXPECT_TRUE(std::filesystem::exists(folder / "empty"));
 }
 
 TEST(AtomicFile, LeavesNothingOnAFullDisk)

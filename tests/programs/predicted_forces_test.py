@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`predict --forces` for many shapes: one table, and what is missing said once."""
+import csv
+import json
+import os
+
+from runner import PROGRAM, Case
+from samples import put_training, write_body
+
+SPEED, AREAS = 30.0, (0.4, 0.8, 1.6, 0.2)
+COEFFICIENTS = ["Cd", "Cl", "Cd_std", "Cl_std", "Cd_head", "Cl_head", "Cd_shape", "Cl_shape"]
+
+
+class PredictedForces(Case):
+    def setUp(self):
+        super().setUp()
+        put_training(self.folder)
+        self.inputs = []
+        for i in range(len(AREAS)):
+            write_body(self.folder / f"boundary_{i}.vtp", (1 + 0.1 * i, 0.4, 0.3))
+            self.inputs.append(f"boundary_{i}.vtp")
+
+    def train(self, run, *words):
+        self.assert_good(self.meshard("train", "car.yaml", f"run_id={run}", "training.max_steps=2", "--accept-data", *words))
+
+    def predict(self, *words, run="runs/car", inputs=None, **options):
+        return self.meshard("predict", run, *(inputs or self.inputs), "-o", "out", "--forces", *words, **options)
+
+    def rows(self, path="table.csv"):
+        with open(self.folder / path) as file:
+            return list(csv.DictReader(file))
+
+    def integrals(self, name, area):
+        """Drag and lift coefficients of what was written, by `meshard forces`, with shear of either sign."""
+        result = self.meshard("forces", f"out/{name}", "--pressure", "pressure", "--shear", "wss", "--u-inf", SPEED, "--area", area, "--json")
+        self.assert_good(result)
+        found = json.loads(result.out)
+        return {c: [found[f"{c}_pressure"] + sign * found[f"{c}_viscous"] for sign in (1, -1)] for c in ("Cd", "Cl")}
+
+    def assert_right(self, row, name, area):
+        for coefficient, expected in self.integrals(name, area).items():
+            value = float(row[coefficient])
+            self.assertLess(min(abs(value - one) for one in expected), 2e-5 * max(1, abs(value)), f"{name} {coefficient}: {value}, {expected}")
+
+    def test_without_an_area_say_so_once_and_how(self):
+        self.train("car")
+        for num_ranks in (1, 2):
+            result = self.predict("--nproc", num_ranks)
+            self.assert_good(result)
+            lines = [line for line in result.err.splitlines() if "drag" in line]
+            self.assertEqual(len(lines), 1, str(result))
+            for word in ("--set U_inf=", "--set area=", "--table"):
+                self.assertIn(word, lines[0])
+            self.assertNotIn("Cd", result.out)
+
+    def test_take_the_area_for_all_from_set(self):
+        self.train("car")
+        for num_ranks in (1, 2):
+            result = self.predict("--set", "area=0.5", "--set", f"U_inf={SPEED}", "--csv", "new/below/table.csv", "--nproc", num_ranks)
+            self.assert_good(result)
+            self.assertNotIn("no drag", result.err)
+            rows = self.rows("new/below/table.csv")
+            self.assertEqual([row["input"] for row in rows], self.inputs)
+            self.assertEqual([row["output"] for row in rows], [f"out/{name}" for name in self.inputs])
+            self.assertEqual(list(rows[0]), ["input", "output", *COEFFICIENTS, "U_inf", "area", "note"])
+            for row, name in zip(rows, self.inputs):
+                self.assert_right(row, name, 0.5)
+                self.assertEqual((row["area"], row["Cd_std"], row["Cd_head"], row["note"]), ("0.5", "", "", ""))
+
+    def test_take_columns_from_a_table(self):
+        self.train("car", f"data.reference.U_inf={SPEED}", "data.forces.area=frontal")
+        (self.folder / "ids.csv").write_text("id,frontal,remark\n" + "".join(f'{i},{AREAS[i]},"a, b"\n' for i in (2, 0, 1, 3)))
+        names = [{"id": name, "frontal": area} for name, area in zip(self.inputs, AREAS)]
+        (self.folder / "names.json").write_text(json.dumps({"cases": names}))
+        (self.folder / "stems.json").write_text(json.dumps([{**row, "id": row["id"][:-4]} for row in names]))
+        for table, num_ranks in (("ids.csv", 1), ("names.json", 2), ("stems.json", 1)):
+            self.assert_good(self.predict("--table", table, "--csv", "table.csv", "--nproc", num_ranks))
+            for row, name, area in zip(self.rows(), self.inputs, AREAS):
+                self.assert_right(row, name, area)
+                self.assertEqual(float(row["frontal"]), area)
+                self.assertNotIn("remark", row)
+
+    def test_of_the_table_count_before_those_of_set(self):
+        self.train("car", f"data.reference.U_inf={SPEED}")
+        (self.folder / "t.csv").write_text("id,area\n" + "".join(f"{i},{AREAS[i] if i < 3 else ''}\n" for i in range(4)))
+        self.assert_good(self.predict("--table", "t.csv", "--set", "area=5", "--csv", "table.csv"))
+        for row, name, area in zip(self.rows(), self.inputs, (*AREAS[:3], 5)):
+            self.assert_right(row, name, area)
+
+    def test_as_json_are_the_table(self):
+        self.train("car", f"data.reference.U_inf={SPEED}")
+        self.train("other", f"data.reference.U_inf={SPEED}", "seed=7")
+        result = self.meshard("predict", "runs/car", "runs/other", *self.inputs, "-o", "out", "--forces", "--set", "area=0.5", "--json", "--csv", "table.csv")
+        self.assert_good(result)
+        found = json.loads(result.out)
+        self.assertEqual([os.path.basename(os.path.dirname(os.path.dirname(model))) for model in found["models"]], ["car", "other"])
+        for one, row in zip(found["predictions"], self.rows(), strict=True):
+            self.assertEqual((one["input"], one["output"]), (row["input"], row["output"]))
+            self.assertEqual(one["values"], {"area": 0.5})
+            for name in COEFFICIENTS:
+                self.assertEqual(one[name], float(row[name]) if row[name] else None)
+            self.assertGreater(one["Cd_std"], 0)
+        alone = json.loads(self.meshard("predict", "runs/car", *self.inputs, "-o", "out", "--json").out)
+        self.assertEqual([one["Cd"] for one in alone["predictions"]], [None] * len(AREAS))
+
+    def test_of_damaged_inputs_are_rows_with_a_note(self):
+        self.train("car", f"data.reference.U_inf={SPEED}")
+        (self.folder / "boundary_1.vtp").write_text("no mesh")
+        for num_ranks in (1, 2):
+            result = self.predict("--set", "area=0.5", "--csv", "table.csv", "--json", "--nproc", num_ranks)
+            self.assertEqual(result.code, 3, str(result))
+            rows = self.rows()
+            self.assertEqual([bool(row["Cd"]) for row in rows], [True, False, True, True])
+            self.assertEqual(rows[1]["output"], "")
+            self.assertIn("VTK XML", rows[1]["note"])
+            self.assertIn("VTK XML", json.loads(result.out)["predictions"][1]["note"])
+
+    def test_refuse_tables_that_do_not_fit_before_anything_is_written(self):
+        self.train("car", f"data.reference.U_inf={SPEED}")
+        (self.folder / "few.csv").write_text("id,area\n0,1\n1,1\n")
+        (self.folder / "no_id.csv").write_text("name,area\n0,1\n")
+        before = self.names()
+        for num_ranks in (1, 2):
+            self.assert_fails(self.predict("--table", "few.csv", "--nproc", num_ranks), 3, "few.csv", "boundary_2.vtp", "'2'")
+        self.assert_fails(self.predict("--table", "no_id.csv"), 3, "no_id.csv", "id")
+        self.assert_fails(self.predict("--table", "none.csv"), 3, "none.csv does not exist")
+        self.assert_fails(self.predict("--set", "aera=1"), 2, "aera", "area")
+        self.assert_fails(self.meshard("predict", "runs/car", *self.inputs, "-o", "out", "--csv", "t.csv"), 2, "--forces")
+        self.assert_fails(self.predict("--set", "area=1", "--table", "few.csv", "--csv", "few.csv", inputs=self.inputs[:2]), 2, "few.csv")
+        self.assertEqual(self.names(), before)
+
+    def test_that_cannot_be_said_for_other_reasons_are_said_once(self):
+        self.train("car", "~data.fields", "data.fields.pressure.from=pMean", f"data.reference.U_inf={SPEED}", "data.forces.area=1")
+        result = self.predict()
+        self.assert_good(result)
+        self.assertEqual(len([line for line in result.err.splitlines() if "no drag and lift" in line]), 1, str(result))
+        self.assertIn("kind", result.err)
