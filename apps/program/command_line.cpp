@@ -125,7 +125,8 @@ void note_options(const CLI::App& app)
         const auto& values = option->results();
         const bool has_settings = option->get_type_name().find("key=value") != std::string::npos;
         for (std::size_t i = 0; i < values.size(); ++i) {
-            if (has_settings && !std::filesystem::exists(values[i])) continue;
+            std::error_code too_long;
+            if (has_settings && !std::filesystem::exists(values[i], too_long)) continue;
             facts.options.emplace_back(option->get_name() + (i > 0 ? " " + std::to_string(i + 1) : ""), identity(*option, values[i]));
         }
     }
