@@ -4,6 +4,7 @@
 Commands are taken from the pages: all lines of ```bash blocks, and indented lines that begin with one of STARTERS. What a page calls car.vtp or shards/ is made by
 the entry of that name in INPUTS. A page with a word that is not in these tables makes a test that fails and says what to add."""
 import dataclasses
+import functools
 import re
 import shlex
 import shutil
@@ -208,13 +209,17 @@ class DocumentedCommand(Case):
             check_options(self, words[1:], where)
 
 
+@functools.cache
+def help_of(*words):
+    return subprocess.run([PROGRAM, *words, "--help"], capture_output=True, text=True).stdout
+
+
 def check_options(case, words, where):
     """The verb is there, and its help knows every option."""
     case.assertIn(words[0], VERBS, where)
-    text = subprocess.run([PROGRAM, words[0], "--help"], capture_output=True, text=True).stdout
+    text = help_of(words[0])
     if words[0] == "bench":   # with some that have options of their own
-        for what in ("partition", "plan", "data"):
-            text += subprocess.run([PROGRAM, "bench", what, "--help"], capture_output=True, text=True).stdout
+        text += "".join(help_of("bench", what) for what in ("partition", "plan", "data"))
     for word in words[1:]:
         if re.match(r"--?[a-z]", word):
             case.assertRegex(text, rf"(?m)(^|[ ,]){re.escape(word.partition('=')[0])}\b", f"{where}: `meshard {words[0]} --help` has no {word}")
