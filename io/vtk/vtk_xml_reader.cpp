@@ -174,7 +174,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
     });
     if (std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) return;
     mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
-    PolyhedronCheck check(mesh.num_points());
+    PolyhedronCheck check;
     for (std::int32_t cell = 0; cell < static_cast<std::int32_t>(num_cells); ++cell)
         if (mesh.cell_types[cell] == kPolyhedron && !check.passes(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)))
             file.fail(polyhedron_fault(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)) + ". The file is damaged");

@@ -45,7 +45,7 @@ void validate_face_streams(const Mesh& mesh)
     if (!has_polyhedra) return;
     // The entries are counts as well as points, so the bound that Csr checks is the larger of both.
     mesh.face_streams.validate(INT32_MAX);
-    PolyhedronCheck check(mesh.num_points());
+    PolyhedronCheck check;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto stream = mesh.face_streams.row(i);
         if (mesh.cell_types[i] == 42) {

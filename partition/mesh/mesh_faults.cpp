@@ -187,19 +187,20 @@ std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> po
 
 bool PolyhedronCheck::passes(std::int32_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream)
 {
-    auto* const last_cell = last_cell_.data();
-    const auto num_points = static_cast<std::uint32_t>(last_cell_.size() - 1);
-    for (const std::int32_t point : points) last_cell[point] = cell;
+    constexpr std::size_t few = 64;
+    if (points.size() > few) return polyhedron_fault(cell, points, stream).empty();
+    const auto name_of = [cell](std::int32_t point) { return (static_cast<std::uint64_t>(cell) + 1) << 32 | static_cast<std::uint32_t>(point); };
+    const auto slot_of = [this](std::int32_t point) -> std::uint64_t& { return seen_[static_cast<std::uint32_t>(point) % seen_.size()]; };
+    for (const std::int32_t point : points) slot_of(point) = name_of(point);
     if (stream.empty() || stream[0] < 0) return false;
     const std::int32_t* at = stream.data() + 1;
     const std::int32_t* const end = stream.data() + stream.size();
-    std::int32_t differs = 0;  // which bits differ for any point: a branch a point would cost twice the time
     for (std::int32_t face = 0; face < stream[0]; ++face) {
         if (at == end || static_cast<std::uint32_t>(*at) >= static_cast<std::size_t>(end - at)) return false;
         for (const auto* const end_of_face = at + 1 + *at; ++at != end_of_face;)
-            differs |= last_cell[std::min(static_cast<std::uint32_t>(*at), num_points)] ^ cell;
+            if (slot_of(*at) != name_of(*at) && std::ranges::find(points, *at) == points.end()) return false;
     }
-    return at == end && differs == 0;
+    return at == end;
 }
 
 std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points)

@@ -3,6 +3,7 @@
 
 #include "partition/mesh/mesh.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -17,16 +18,14 @@ std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t n
 /// empty if there is no such fault.
 std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
 
-/// Finds polyhedra with such faults among all cells of a mesh, faster than `polyhedron_fault` does for each, with four bytes a point.
+/// Finds polyhedra with such faults among all cells of a mesh, faster than `polyhedron_fault` does for each.
 class PolyhedronCheck {
 public:
-    explicit PolyhedronCheck(std::int64_t num_points) : last_cell_(static_cast<std::size_t>(num_points) + 1, -1) {}
-
-    /// @param points   of the cell, each from 0 to the number of points
     bool passes(std::int32_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
 
 private:
-    std::vector<std::int32_t> last_cell_;  ///< of each point the last cell that has it; one entry more stands for points that do not exist
+    /// Cell and point, by the last bits of the point: the points of the cell in question, but for those that share their bits with a later one.
+    std::array<std::uint64_t, 2048> seen_{};
 };
 
 /// Suspicious points and cells of a mesh that can be used all the same.

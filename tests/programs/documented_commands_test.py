@@ -5,6 +5,7 @@ Commands are taken from the pages: all lines of ```bash blocks, and indented lin
 the entry of that name in INPUTS. A page with a word that is not in these tables makes a test that fails and says what to add."""
 import functools
 import dataclasses
+import functools
 import re
 import shlex
 import shutil

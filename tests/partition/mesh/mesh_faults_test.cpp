@@ -99,7 +99,7 @@ TEST(MeshFaults, FindFaceStreamsThatAreNotWhole)
         {{1, 3, 0, 1, 2147483647}, "face 0 uses point 2147483647"},
         {{1, 3, 0, 1, -1}, "face 0 uses point -1"},
     };
-    PolyhedronCheck check(8);
+    PolyhedronCheck check;
     check.passes(0, std::vector<std::int32_t>{3}, std::vector<std::int32_t>{0});  // another cell has point 3
     std::int32_t cell = 1;
     for (const auto& [stream, text] : cases) {
@@ -107,6 +107,25 @@ TEST(MeshFaults, FindFaceStreamsThatAreNotWhole)
         EXPECT_EQ(fault.empty(), text.empty()) << fault;
         EXPECT_NE(fault.find(text), std::string::npos) << fault;
         EXPECT_EQ(check.passes(cell++, points, stream), text.empty()) << text;
+    }
+}
+
+TEST(MeshFaults, FindPointsThatAreNotOfAPolyhedronWhateverTheirNumbers)
+{
+    PolyhedronCheck check;
+    for (const std::int32_t step : {1, 7, 2048, 65536}) {  // with steps of 2,048 and more, all points share their last bits
+        std::vector<std::int32_t> points, stream{1, 60};
+        for (std::int32_t i = 0; i < 60; ++i) points.push_back(5 + i * step);
+        stream.insert(stream.end(), points.rbegin(), points.rend());
+        EXPECT_TRUE(check.passes(3, points, stream)) << step;
+        for (const std::int32_t strange : {5 + 60 * step, 4, 5 + 2048 * 65536, -5, 0}) {
+            auto other = stream;
+            other[30] = strange;
+            EXPECT_FALSE(check.passes(3, points, other)) << step << ' ' << strange;
+        }
+        auto fewer = points;
+        fewer.erase(fewer.begin() + 20);
+        EXPECT_FALSE(check.passes(4, fewer, stream)) << "a point that the cell before had";
     }
 }
 
