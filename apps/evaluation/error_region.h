@@ -12,8 +12,8 @@ namespace meshard {
 /// Where a case has most of a field's error: one of the kRegionsAlong^3 equal boxes that fill the case's bounding box.
 struct ErrorRegion {
     std::array<double, 6> bounds{};  ///< x, y and z, each lowest then highest
-    double error_share = 0;          ///< of the case's sum of squared errors
-    double row_share = 0;            ///< of its points or cells
+    double error_share = 0;          ///< share of the case's sum of squared errors
+    double row_share = 0;            ///< share of its points or cells
 
     /// `34 % of its squared error lies in 3 % of its rows, x 0.9 to 1.04, y ...`, of the rows' kind.
     std::string text(bool on_cells) const;

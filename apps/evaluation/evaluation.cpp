@@ -347,7 +347,10 @@ std::string to_text(const Evaluation& evaluation)
                             " " + (worst.is_string() ? worst.get<std::string>() : "-"), number("guess_rel_l2", "mean")});
         }
         out << fields;
-        if (const auto worst = worst_case(evaluation, split)) out << "  worst, " << worst->one->source.id << ": " << worst->text() << "\n";
+        if (json["splits"][split].contains("worst")) {
+            const auto& worst = json["splits"][split]["worst"];
+            out << "  worst, " << worst["id"].get<std::string>() << ": " << worst["why"].get<std::string>() << "\n";
+        }
         for (const auto& set : sets_of(evaluation, split)) {
             const auto& of_set = json["splits"][split]["sets"][set];
             out << "  " << set << " (" << count_text(of_set["num_cases"].get<std::int64_t>(), "case") << "): rel_l2";

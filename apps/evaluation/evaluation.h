@@ -32,11 +32,11 @@ struct EvaluatedCase {
     std::vector<std::vector<double>> drag_along_x = {};            ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
     std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};  ///< of each field by its name (error_histogram.h)
-    std::vector<std::pair<std::string, ErrorRegion>> error_regions = {};             ///< of each field by its name; none of grids
+    std::vector<std::pair<std::string, ErrorRegion>> error_regions = {};             ///< by the name of the field; none of grids
     bool on_cells = true;                                                            ///< what `error_regions` count
     std::vector<std::string> beyond = {};  ///< a sentence for each input that leaves the ranges of the training cases; needs a model that says them
     bool has_ranges = false;               ///< whether the model says them
-    std::optional<double> isolation = {};  ///< of its shape and constants (`ShapeCoefficients::Values`)
+    std::optional<double> isolation = {};  ///< the isolation of its shape and constants (`ShapeCoefficients::Values`)
     double seconds = 0;                    ///< of the prediction, without reading
 };
 

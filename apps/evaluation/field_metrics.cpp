@@ -13,7 +13,7 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLeastTruth = 1e-8;   // as `relative_l2`
 constexpr double kLeastSpread = 1e-3;  // of two coefficients whose order counts
-constexpr double kConstant = 1e-13;    // of the sum of squares: a truth of less spread is constant to rounding, and r2 has no meaning
+constexpr double kConstant = 1e-13;    // a truth whose spread is a smaller share of its sum of squares is constant to rounding, and has no r2
 
 double quotient(double a, double b)
 {
