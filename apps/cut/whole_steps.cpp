@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/whole_steps.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/program/text_table.h"
 #include "io/picture/render.h"
 #include "io/shards/partition_dump.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/evaluation/evaluation.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/program/text_table.h"
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"

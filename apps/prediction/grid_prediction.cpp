@@ -4,7 +4,7 @@
 #include "apps/prediction/prediction.h"
 #include "apps/prediction/prediction_spread.h"
 #include "apps/prediction/usable_input.h"
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "io/bytes/made_folders.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"

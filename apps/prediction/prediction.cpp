@@ -10,7 +10,7 @@
 #include "apps/prediction/other_part.h"
 #include "apps/prediction/prediction_spread.h"
 #include "apps/prediction/usable_input.h"
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/program/rank_device.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"

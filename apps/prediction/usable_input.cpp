@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/prediction/usable_input.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/program/error_text.h"
 #include "io/bytes/interruption.h"
 #include "sharding/ranks/rank_group.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/rank_device.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "partition/nearest_name.h"
 #include "sharding/memory/gpus.h"
 #include "sharding/transport/device_transport.h"

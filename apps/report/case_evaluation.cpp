@@ -11,7 +11,7 @@
 #include "apps/grids/grid_case.h"
 #include "apps/prediction/other_part.h"
 #include "apps/prediction/prediction.h"
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/settings/run_record.h"
 #include "io/bytes/file_pattern.h"
 #include "io/mesh_io.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report/case_pictures.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "io/picture/render.h"
 #include "partition/error.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/settings/grid_settings.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "partition/error.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/settings/settings.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "partition/nearest_name.h"
 
 #include <yaml-cpp/yaml.h>

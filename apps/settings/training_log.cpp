@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/settings/training_log.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 

@@ -3,7 +3,7 @@
 
 #include "apps/cases/case_cutting.h"
 #include "apps/grids/grid_cases.h"
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/program/rank_device.h"
 #include "sharding/tensor/shard_tensor.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verbs/checkpoint_conversion.h"
 
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/program/json_report.h"
 #include "apps/program/text_table.h"
 #include "io/bytes/made_folders.h"

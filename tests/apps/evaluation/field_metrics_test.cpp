@@ -4,7 +4,7 @@
 #include "apps/evaluation/evaluation.h"
 #include "apps/evaluation/field_metrics.h"
 #include "apps/evaluation/force_metrics.h"
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>

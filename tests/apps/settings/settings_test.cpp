@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/settings/settings.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"

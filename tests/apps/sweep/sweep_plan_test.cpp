@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cases/input_ranges.h"
 #include "apps/prediction/prediction_spread.h"
-#include "apps/program/command_line.h"
+#include "apps/program/console.h"
 #include "apps/sweep/sweep_plan.h"
 #include "tests/support/expect_error.h"
 
