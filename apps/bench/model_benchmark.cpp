@@ -2,7 +2,7 @@
 #include "apps/bench/model_benchmark.h"
 
 #include "apps/bench/rank_timing.h"
-#include "apps/program/device_load.h"
+#include "apps/devices/device_load.h"
 #include "models/layers/metrics.h"
 #include "models/registry/registry.h"
 #include "models/transolver/transolver.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard bench: `partition` compares methods of cutting meshes with METIS alone; the other benchmarks are in bench_command.cpp.
 #include "apps/bench/benchmark_meshes.h"
+#include "apps/console/json_report.h"
+#include "apps/console/text_table.h"
 #include "apps/program/command_line.h"
-#include "apps/program/json_report.h"
 #include "apps/program/sibling_program.h"
-#include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
 #include "partition/cut/geometric_partitioner.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/cut_options.h"
 
+#include "apps/console/text_table.h"
 #include "apps/program/command_line.h"
 #include "apps/program/output_file.h"
-#include "apps/program/text_table.h"
 #include "io/shards/partition_dump.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/cut/partitioner.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/console/stage_timer.h"
 #include "apps/cut/cut_options.h"
 #include "apps/cut/partition_report.h"
 #include "apps/cut/shard_sink.h"
-#include "apps/program/stage_timer.h"
 #include "partition/mesh/joined_points.h"
 #include "partition/mesh/mesh.h"
 #include "partition/mesh/mesh_graph.h"

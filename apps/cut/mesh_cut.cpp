@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/mesh_cut.h"
 
+#include "apps/console/text_table.h"
 #include "apps/cut/shard_sink.h"
 #include "apps/program/command_line.h"
-#include "apps/program/text_table.h"
 #include "apps/program/version.h"
 #include "io/bytes/made_folders.h"
 #include "io/shards/partition_file.h"

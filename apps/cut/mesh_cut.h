@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/console/stage_timer.h"
 #include "apps/cut/cut_options.h"
 #include "apps/cut/cut_steps.h"
 #include "apps/cut/partition_report.h"
-#include "apps/program/stage_timer.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/messages/rank_messages.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/partition_report.h"
 
-#include "apps/program/json_report.h"
-#include "apps/program/text_table.h"
+#include "apps/console/json_report.h"
+#include "apps/console/text_table.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 

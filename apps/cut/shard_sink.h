@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/console/stage_timer.h"
 #include "apps/cut/partition_report.h"
-#include "apps/program/stage_timer.h"
 #include "io/shards/shards_writer.h"
 #include "partition/ghosts/subdomain.h"
 #include "sharding/messages/rank_messages.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/whole_steps.h"
 
-#include "apps/program/console.h"
-#include "apps/program/text_table.h"
+#include "apps/console/console.h"
+#include "apps/console/text_table.h"
 #include "io/picture/render.h"
 #include "io/shards/partition_dump.h"
 #include "partition/cut/curve_order.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/window_steps.h"
 
-#include "apps/program/console.h"
+#include "apps/console/console.h"
 #include "io/picture/outer_surface.h"
 #include "io/picture/render.h"
 #include "io/shards/partition_dump.h"

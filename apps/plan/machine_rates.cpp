@@ -2,7 +2,7 @@
 #include "apps/plan/machine_rates.h"
 
 #include "apps/bench/rank_timing.h"
-#include "apps/program/rank_device.h"
+#include "apps/devices/rank_device.h"
 #include "ops/fused/line_array.h"
 #include "ops/fused/matrix_product.h"
 #include "ops/fused/tile_functions.h"

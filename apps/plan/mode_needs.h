@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/program/device_load.h"
+#include "apps/devices/device_load.h"
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -2,14 +2,14 @@
 // meshard bench plan: what a training step would take on GPUs that are not here, from counted work and published rates.
 #include "apps/plan/plan_command.h"
 
+#include "apps/console/json_report.h"
+#include "apps/console/text_table.h"
 #include "apps/plan/gpu_rates.h"
 #include "apps/plan/machine_rates.h"
 #include "apps/plan/plan_check.h"
 #include "apps/plan/step_plan.h"
 #include "apps/program/command_line.h"
-#include "apps/program/json_report.h"
 #include "apps/program/rank_program.h"
-#include "apps/program/text_table.h"
 
 #include <CLI/CLI.hpp>
 

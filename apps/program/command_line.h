@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/program/console.h"
+#include "apps/console/console.h"
 #include "io/bytes/block_codec.h"
 #include "sharding/messages/agreement.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs `meshard` and `meshard-models`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
+#include "apps/console/error_text.h"
 #include "apps/program/command_line.h"
-#include "apps/program/error_text.h"
 #include "apps/program/sibling_program.h"
 #include "apps/program/version.h"
 #include "io/bytes/interruption.h"

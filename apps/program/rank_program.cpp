@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/rank_program.h"
 
+#include "apps/console/error_text.h"
+#include "apps/console/freed_memory.h"
+#include "apps/console/text_table.h"
+#include "apps/devices/rank_device.h"
 #include "apps/program/command_line.h"
-#include "apps/program/error_text.h"
-#include "apps/program/freed_memory.h"
-#include "apps/program/rank_device.h"
-#include "apps/program/text_table.h"
 #include "partition/run_on_threads.h"
 #include "sharding/memory/tensor_memory.h"
 

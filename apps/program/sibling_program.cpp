@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/sibling_program.h"
 
-#include "apps/program/console.h"
+#include "apps/console/console.h"
 #include "apps/program/torch_folder.h"
 #include "io/bytes/interruption.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/verb_help.h"
 
-#include "apps/program/json_report.h"
+#include "apps/console/json_report.h"
 
 #include <CLI/CLI.hpp>
 

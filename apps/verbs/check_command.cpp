@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard check: tests that a shards folder is complete and consistent.
+#include "apps/console/json_report.h"
 #include "apps/program/command_line.h"
-#include "apps/program/json_report.h"
 #include "apps/program/verbs.h"
 #include "io/shards/shard_check.h"
 

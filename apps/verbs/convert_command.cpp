@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard convert: reads a mesh in any format that meshard reads, and writes it in any that it writes.
+#include "apps/console/json_report.h"
+#include "apps/console/stage_timer.h"
+#include "apps/console/text_table.h"
+#include "apps/learning/checkpoints/checkpoint_conversion.h"
 #include "apps/program/command_line.h"
-#include "apps/program/json_report.h"
 #include "apps/program/output_file.h"
-#include "apps/program/stage_timer.h"
-#include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/verbs/checkpoint_conversion.h"
 #include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/foam/foam_reader.h"

@@ -2,12 +2,12 @@
 // meshard bench data: points and bytes a second of the loader of training alone, against the disk's own.
 #include "apps/verbs/data_bench_command.h"
 
-#include "apps/cases/case_list.h"
+#include "apps/console/text_table.h"
+#include "apps/learning/cases/case_list.h"
+#include "apps/learning/settings/training_config.h"
+#include "apps/learning/steps/data_benchmark.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_program.h"
-#include "apps/program/text_table.h"
-#include "apps/settings/training_config.h"
-#include "apps/steps/data_benchmark.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard info --devices: the GPUs that programs see, and which libraries and kernels there are for them.
+#include "apps/console/json_report.h"
+#include "apps/console/text_table.h"
+#include "apps/devices/rank_device.h"
 #include "apps/program/command_line.h"
-#include "apps/program/json_report.h"
-#include "apps/program/rank_device.h"
 #include "apps/program/sibling_program.h"
-#include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "sharding/memory/gpus.h"
 #include "sharding/transport/device_transport.h"

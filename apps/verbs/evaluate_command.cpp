@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard evaluate: a trained model and cases with truth -> errors of its fields, drag and lift.
+#include "apps/devices/rank_device.h"
+#include "apps/learning/report/case_evaluation.h"
 #include "apps/program/command_line.h"
+#include "apps/program/orient_option.h"
 #include "apps/program/output_file.h"
-#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
-#include "apps/report/case_evaluation.h"
-#include "apps/verbs/orient_option.h"
 #include "io/bytes/made_folders.h"
 
 #include <CLI/CLI.hpp>

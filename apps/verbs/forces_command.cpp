@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard forces: computes forces and coefficients from surfaces with pressure and wall shear stress.
+#include "apps/console/json_report.h"
+#include "apps/console/text_table.h"
+#include "apps/fields/force_fields.h"
 #include "apps/program/command_line.h"
-#include "apps/program/json_report.h"
-#include "apps/program/text_table.h"
+#include "apps/program/orient_option.h"
 #include "apps/program/verbs.h"
-#include "apps/verbs/force_fields.h"
-#include "apps/verbs/orient_option.h"
 #include "io/mesh_io.h"
 #include "partition/mesh/surface_forces.h"
 

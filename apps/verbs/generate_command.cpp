@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard generate: a denoiser's checkpoint and conditions on a grid -> the same grid with generated fields.
-#include "apps/prediction/image_generation.h"
+#include "apps/devices/rank_device.h"
+#include "apps/learning/prediction/image_generation.h"
 #include "apps/program/command_line.h"
 #include "apps/program/output_file.h"
-#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "partition/error.h"

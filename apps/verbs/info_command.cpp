@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard info: lists the contents of a mesh file, a shards folder or a checkpoint.
+#include "apps/console/json_report.h"
+#include "apps/console/text_table.h"
+#include "apps/fields/mesh_summary.h"
+#include "apps/learning/checkpoints/checkpoint_conversion.h"
 #include "apps/program/command_line.h"
-#include "apps/program/json_report.h"
 #include "apps/program/sibling_program.h"
-#include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/verbs/checkpoint_conversion.h"
-#include "apps/verbs/mesh_summary.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"

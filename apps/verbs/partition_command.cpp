@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard partition: cuts a mesh file into a shards folder and prints a report.
+#include "apps/console/freed_memory.h"
 #include "apps/cut/cut_options.h"
 #include "apps/cut/mesh_cut.h"
 #include "apps/cut/whole_steps.h"
 #include "apps/cut/window_steps.h"
 #include "apps/program/command_line.h"
-#include "apps/program/freed_memory.h"
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
 #include "io/vtk/mapped_mesh.h"

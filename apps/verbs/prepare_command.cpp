@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard prepare: the cases of a training run -> shards and the store that training reads.
-#include "apps/cases/case_list.h"
+#include "apps/console/text_table.h"
+#include "apps/learning/cases/case_list.h"
+#include "apps/learning/settings/training_config.h"
+#include "apps/learning/steps/run_cases.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_program.h"
-#include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/settings/training_config.h"
-#include "apps/steps/run_cases.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard probe: does a model shard? Runs it serially and sharded, and compares.
+#include "apps/bench/probe.h"
+#include "apps/console/text_table.h"
+#include "apps/devices/rank_device.h"
+#include "apps/learning/checkpoints/tensor_file.h"
 #include "apps/program/command_line.h"
-#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
-#include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/training/tensor_file.h"
-#include "apps/verbs/probe.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard report: runs -> one page that says whether to trust them.
+#include "apps/devices/rank_device.h"
+#include "apps/learning/report/case_evaluation.h"
+#include "apps/learning/report/report.h"
 #include "apps/program/command_line.h"
+#include "apps/program/orient_option.h"
 #include "apps/program/output_file.h"
-#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
-#include "apps/report/case_evaluation.h"
-#include "apps/report/report.h"
-#include "apps/verbs/orient_option.h"
 
 #include <CLI/CLI.hpp>
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard sweep: one configuration -> runs of it with other settings, folds and seeds, and a table that compares them.
+#include "apps/console/text_table.h"
+#include "apps/learning/settings/training_config.h"
+#include "apps/learning/sweep/child_program.h"
+#include "apps/learning/sweep/run_results.h"
+#include "apps/learning/sweep/sweep_plan.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_program.h"
-#include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/settings/training_config.h"
-#include "apps/sweep/child_program.h"
-#include "apps/sweep/run_results.h"
-#include "apps/sweep/sweep_plan.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/file_lock.h"
 #include "partition/error.h"

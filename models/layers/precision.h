@@ -13,7 +13,7 @@ namespace meshard {
 enum class Precision : std::uint8_t {
     Float32,
     BFloat16,  ///< LibTorch's autocast: products take bfloat16, and what is kept of each point is bfloat16
-    Float16,   ///< the same with float16, whose range is small: the loss wants a scale (apps/training/loss_scaling.h)
+    Float16,   ///< the same with float16, whose range is small: the loss wants a scale (apps/learning/training/loss_scaling.h)
     TF32       ///< products in single precision may round their factors to 10 bits, as GPUs do fast; on CPUs they do not
 };
 

@@ -6,7 +6,7 @@
 //   options of VERB, else as of OTHER      without those that OTHER has just so
 //   keys of train                          of `meshard train --list-keys`, but for those of models
 //   keys of models                         those
-#include "apps/settings/training_config.h"
+#include "apps/learning/settings/training_config.h"
 #include "partition/error.h"
 #include "tests/docs/update_docs.h"
 #include "tests/support/expect_error.h"

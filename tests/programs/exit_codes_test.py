@@ -15,7 +15,7 @@ class ExitCodes(Case):
         self.assertEqual(sorted(map(int, table)), sorted(exit_codes_of_source().values()))
 
     def test_are_the_only_ones_in_the_source(self):
-        """Numbers that stand elsewhere, since the folders below apps/ cannot name those of apps/program/console.h."""
+        """Numbers that stand elsewhere, since the folders below apps/ cannot name those of apps/console/console.h."""
         codes = set(exit_codes_of_source().values())
         for path in [*SOURCE.glob("apps/*.cpp"), *SOURCE.glob("io/*.cpp"), *SOURCE.glob("sharding/*.cpp")]:
             for number in re.findall(r"\b_?exit\((\d+)\)|\bkExit\w* = (\d+)", path.read_text()):

@@ -217,8 +217,8 @@ class Case(unittest.TestCase):
 
 
 def exit_codes_of_source():
-    """Name to number of every exit code, from apps/program/console.h."""
-    text = (SOURCE / "apps/program/console.h").read_text()
+    """Name to number of every exit code, from apps/console/console.h."""
+    text = (SOURCE / "apps/console/console.h").read_text()
     codes = {name: int(number) for name, number in re.findall(r"inline constexpr int (\w+) = (\d+);", text)}
-    assert len(codes) >= 8, "apps/program/console.h no longer lists the exit codes as `inline constexpr int NAME = N;`"
+    assert len(codes) >= 8, "apps/console/console.h no longer lists the exit codes as `inline constexpr int NAME = N;`"
     return codes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard probe on TorchScript models written here: what it finds, what it writes, how it ends.
-#include "apps/training/tensor_file.h"
+#include "apps/learning/checkpoints/tensor_file.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/expect_tensors.h"
 

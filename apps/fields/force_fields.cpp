@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/fields/force_fields.h"
+
+#include "apps/fields/mesh_fields.h"
+#include "partition/error.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace meshard {
+
+namespace {
+
+// The names that solvers and data sets use, in order of preference: OpenFOAM's, its time means, DrivAerML's, plain words.
+constexpr std::array pressure_names{"p", "pMean", "pMeanTrim", "pressure", "Pressure"};
+constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss", "WallShearStress"};
+
+const DataArray* find_anywhere(const Mesh& mesh, std::string_view name)
+{
+    const DataArray* array = find_array(mesh.cell_data, name);
+    return array ? array : find_array(mesh.point_data, name);
+}
+
+/// The named array. Throws with the nearest name if there is none.
+const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std::string_view where)
+{
+    if (const DataArray* array = find_anywhere(mesh, name)) return *array;
+    throw_no_field(mesh, name, where);
+}
+
+/// Values of `array` at cells; for point data the mean over each cell's points.
+CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
+{
+    if (array.type() == ScalarType::String || array.num_components() != num_components) {
+        throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " + std::to_string(array.num_components()) + " components of type " +
+                           std::string(to_string(array.type())) + "; expected " +
+                           (num_components == 1 ? "one number for each cell." : "a vector of three numbers for each cell."));
+    }
+    CellField field;
+    field.name = array.name();
+    field.values = array.to_doubles();
+    field.averaged = find_array(mesh.cell_data, array.name()) != &array;
+    if (const auto bad = std::ranges::count_if(field.values, [](double x) { return !std::isfinite(x); }); bad > 0) {
+        throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " + std::to_string(bad) +
+                           " values that are NaN or infinite, so a force cannot be computed from it.");
+    }
+    if (!field.averaged) return field;
+
+    std::vector<double> means(static_cast<std::size_t>(mesh.num_cells() * num_components), 0);
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        const auto points = mesh.cells.row(i);
+        for (const std::int32_t point : points) {
+            for (std::int32_t k = 0; k < num_components; ++k) {
+                means[i * num_components + k] += field.values[std::int64_t{point} * num_components + k] / static_cast<double>(points.size());
+            }
+        }
+    }
+    field.values = std::move(means);
+    return field;
+}
+
+/// The first of `names` that the mesh has; the others that it has are listed in `also_there`.
+CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components, std::string_view where, const std::string& what,
+                      const std::string& remedy)
+{
+    std::vector<std::string> there;
+    for (const std::string& name : names) {
+        if (find_anywhere(mesh, name) && std::ranges::find(there, name) == there.end()) there.push_back(name);
+    }
+    if (there.empty()) {
+        std::string list;
+        for (const std::string& name : names) list += (list.empty() ? "'" : ", '") + name + "'";
+        throw InvalidInput(std::string(where) + " has no " + what + " under a usual name (" + list + "). " + list_of_fields(mesh) + ' ' + remedy);
+    }
+    CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
+    field.also_there.assign(there.begin() + 1, there.end());
+    return field;
+}
+
+}  // namespace
+
+CellField pressure_field(const Mesh& mesh, const std::string& name, std::string_view where)
+{
+    if (!name.empty()) return cell_field(mesh, require_anywhere(mesh, name, where), 1, where);
+    return first_field(mesh, std::vector<std::string>(pressure_names.begin(), pressure_names.end()), 1, where, "pressure", "Name it with --pressure.");
+}
+
+CellField shear_field(const Mesh& mesh, const std::string& name, const std::string& pressure, std::string_view where)
+{
+    if (!name.empty()) return cell_field(mesh, require_anywhere(mesh, name, where), 3, where);
+    std::vector<std::string> names;
+    // pMean goes with wallShearStressMean, p_pred with wallShearStress_pred, pred_p with pred_wallShearStress.
+    if (pressure.starts_with("p")) names.push_back("wallShearStress" + pressure.substr(1));
+    if (pressure.ends_with("_p")) names.push_back(pressure.substr(0, pressure.size() - 1) + "wallShearStress");
+    names.insert(names.end(), shear_names.begin(), shear_names.end());
+    return first_field(mesh, names, 3, where, "wall shear stress", "Name it with --shear, or leave the viscous force out with --shear none.");
+}
+
+double normals_agreement(const Mesh& mesh, const std::vector<Vector3>& areas)
+{
+    const DataArray* normals = find_array(mesh.cell_data, "Normals");
+    if (!normals || normals->type() == ScalarType::String || normals->num_components() != 3) return -1;
+    double same = 0;
+    double all = 0;
+    for (std::size_t i = 0; i < areas.size(); ++i) {
+        double product = 0;
+        for (int d = 0; d < 3; ++d) product += normals->value(static_cast<std::int64_t>(i), d) * areas[i][d];
+        const double area = std::hypot(areas[i][0], areas[i][1], areas[i][2]);
+        all += area;
+        if (product > 0) same += area;
+    }
+    return all > 0 ? same / all : -1;
+}
+
+}  // namespace meshard

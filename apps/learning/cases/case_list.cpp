@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/cases/case_list.h"
+
+#include "apps/learning/cases/split_manifest.h"
+#include "io/bytes/file_pattern.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+using Row = std::map<std::string, std::string>;
+
+/// A pattern of the configuration, relative to `root`. Only the pattern's own part is one: `root` may be called `runs [a]`.
+struct CasePattern {
+    std::filesystem::path root;
+    std::string pattern;
+
+    std::string text() const { return (root / pattern).string(); }
+    bool has_star() const { return pattern.find('*') != std::string::npos; }
+    std::vector<std::filesystem::path> files() const { return files_matching(root, pattern); }
+};
+
+/// What the last `*` of `pattern` stands for in a file that matches it.
+std::string last_wildcard(const CasePattern& pattern, const std::filesystem::path& file)
+{
+    std::string path = file.string();
+    if (const auto whole = pattern.text(); path.size() >= whole.size() - pattern.pattern.size()) path.erase(0, whole.size() - pattern.pattern.size());
+    std::string expression;
+    for (const char c : pattern.pattern) {
+        if (c == '*')
+            expression += "([^/]*)";
+        else if (std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_')
+            expression += c;
+        else
+            expression += std::string("\\") + c;
+    }
+    std::smatch match;
+    if (!std::regex_match(path, match, std::regex(expression)) || match.size() == 1) return file.stem().string();
+    return match[match.size() - 1].str();
+}
+
+std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream& stream)
+{
+    nlohmann::json content;
+    try {
+        content = nlohmann::json::parse(stream);
+    } catch (const nlohmann::json::exception& error) {
+        throw IoError("case table " + path.string() + " is no JSON: " + error.what());
+    }
+    const auto& list = content.is_object() && content.contains("cases") ? content["cases"] : content;
+    if (!list.is_array()) throw IoError("case table " + path.string() + " must be a list of objects, or have one under `cases`.");
+    std::vector<Row> rows;
+    for (const auto& entry : list) {
+        Row row;
+        for (const auto& [name, value] : entry.items()) row[name] = value.is_string() ? value.get<std::string>() : value.dump();
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+/// Values of a line (RFC 4180, without line breaks in values): without the blanks around them, or as they stand between quotes, where "" is a quote.
+/// @param where   begins messages
+std::vector<std::string> comma_separated(const std::string& line, const std::string& where)
+{
+    constexpr const char* blanks = " \t\r";
+    std::vector<std::string> values;
+    if (line.find_first_not_of(blanks) == std::string::npos) return values;
+    for (std::size_t at = 0;;) {
+        at = std::min(line.find_first_not_of(blanks, at), line.size());
+        std::string value;
+        if (at < line.size() && line[at] == '"') {
+            bool has_ended = false;
+            for (++at; at < line.size() && !has_ended; ++at) {
+                if (line[at] != '"')
+                    value += line[at];
+                else if (at + 1 < line.size() && line[at + 1] == '"')
+                    value += line[++at];
+                else
+                    has_ended = true;
+            }
+            at = std::min(line.find_first_not_of(blanks, at), line.size());
+            if (!has_ended || (at < line.size() && line[at] != ','))
+                throw IoError(where + ": the quotes of value " + std::to_string(values.size() + 1) + " do not end before the next comma.");
+        } else {
+            const auto end = std::min(line.find(',', at), line.size());
+            value = line.substr(at, end - at);
+            value.erase(value.find_last_not_of(blanks) + 1);
+            at = end;
+        }
+        values.push_back(std::move(value));
+        if (at == line.size()) return values;
+        ++at;  // the comma
+    }
+}
+
+std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream& stream)
+{
+    std::string line;
+    std::getline(stream, line);
+    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // a byte order mark, as spreadsheets write
+    const auto where = [&](std::size_t number) { return "case table " + path.string() + ", line " + std::to_string(number); };
+    const auto names = comma_separated(line, where(1));
+    std::vector<Row> rows;
+    for (std::size_t number = 2; std::getline(stream, line); ++number) {
+        const auto words = comma_separated(line, where(number));
+        if (words.empty()) continue;
+        if (words.size() != names.size()) {
+            throw IoError(where(number) + ": " + std::to_string(words.size()) + " values under " + std::to_string(names.size()) +
+                          " names. Values with commas in them stand between quotes.");
+        }
+        Row row;
+        for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+std::vector<Row> read_table_rows(const std::filesystem::path& path)
+{
+    std::ifstream stream(path);
+    if (!stream) throw IoError("case table " + path.string() + " cannot be read. data.cases is relative to data.root.");
+    const auto extension = path.extension();
+    if (extension != ".json" && extension != ".csv") throw IoError("case table " + path.string() + " must be a .json or .csv file.");
+    return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
+}
+
+/// Of files with one row each, whose case is what the pattern's last `*` stands for.
+std::map<std::string, Row> read_case_files(const CasePattern& pattern)
+{
+    const auto files = pattern.files();
+    if (files.empty()) throw InvalidInput("no case table matches " + pattern.text() + ". data.cases is relative to data.root.");
+    std::map<std::string, Row> table;
+    for (const auto& file : files) {
+        auto rows = read_table_rows(file);
+        if (rows.size() != 1)
+            throw IoError("case table " + file.string() + " has " + std::to_string(rows.size()) + " rows; expected one, since data.cases has a *.");
+        if (!table.emplace(last_wildcard(pattern, file), std::move(rows[0])).second)
+            throw InvalidInput("two case tables match " + pattern.text() + " with the id of " + file.string() + ".");
+    }
+    return table;
+}
+
+/// The rows of all tables of the configuration, by case id. Of a column that two tables have the first one counts.
+std::map<std::string, Row> read_case_tables(const DataConfig& data)
+{
+    std::map<std::string, Row> all;
+    for (const auto& name : data.case_tables) {
+        const CasePattern pattern{data.root, name};
+        for (auto& [id, row] : pattern.has_star() ? read_case_files(pattern) : read_case_table(data.root / name)) all[id].merge(row);
+    }
+    return all;
+}
+
+std::string names_of(const std::map<std::string, std::string>& columns)
+{
+    std::string names;
+    for (const auto& [name, value] : columns) names += (names.empty() ? "" : ", ") + name;
+    return names;
+}
+
+const std::string& column_of(const CaseSource& source, const std::string& column)
+{
+    const auto found = source.columns.find(column);
+    if (found != source.columns.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& [name, value] : source.columns) names.push_back(name);
+    const auto nearest = nearest_name(column, names);
+    throw InvalidInput("case " + source.id + " has no column '" + column + "' in the case table" +
+                       (names.empty() ? " (it has no row there)." : ", which has " + names_of(source.columns) + ".") +
+                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+}
+
+/// By what the pattern's last `*` stands for, or the one file of a pattern without.
+/// @param named   the pattern, in messages
+std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& pattern, const std::string& named)
+{
+    std::map<std::string, std::filesystem::path> files;
+    for (const auto& file : pattern.files()) {
+        const auto id = pattern.has_star() ? last_wildcard(pattern, file) : std::string();
+        if (!files.emplace(id, file).second) throw InvalidInput("two files match " + named + " with the id '" + id + "', one of them " + file.string() + ".");
+    }
+    return files;
+}
+
+std::map<std::string, std::filesystem::path> find_walls(const CasePattern& pattern)
+{
+    auto walls = files_by_id(pattern, "data.wall, " + pattern.text() + ",");
+    if (walls.empty()) throw InvalidInput("no file matches data.wall, " + pattern.text() + ". It is relative to data.root.");
+    return walls;
+}
+
+std::filesystem::path wall_of(const CaseSource& source, const std::map<std::string, std::filesystem::path>& walls, const DataConfig& data)
+{
+    const bool is_one_for_all = data.wall.find('*') == std::string::npos;
+    const auto found = walls.find(is_one_for_all ? "" : source.id);
+    if (found == walls.end()) {
+        throw InvalidInput("case " + source.id + " has no surface: no file matches " + (data.root / data.wall).string() +
+                           " (data.wall) with its id. Add it, or leave the case out of data.split.");
+    }
+    return found->second;
+}
+
+/// Tells cases the file of their volume, and removes those that have none. Returns how many cases have only one of the two.
+std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volume)
+{
+    const CasePattern pattern{volume.root, volume.files};
+    const auto volumes = files_by_id(pattern, pattern.text());
+    if (volumes.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.volume.files.");
+    const auto num_surfaces = std::ssize(cases);
+    std::erase_if(cases, [&](auto& source) {
+        const auto found = volumes.find(source.id);
+        if (found == volumes.end()) return true;
+        source.volume = found->second;
+        return false;
+    });
+    if (cases.empty())
+        throw InvalidInput("no case has both a surface and a volume: none of the " + std::to_string(volumes.size()) + " files of " + pattern.text() +
+                           " has the id of one of data.surface, e.g. '" + volumes.begin()->first + "'.");
+    return num_surfaces + std::ssize(volumes) - 2 * std::ssize(cases);
+}
+
+using Parts = std::map<std::string, std::vector<CaseSource>>;
+
+Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& column)
+{
+    Parts parts;
+    for (const auto& source : cases) parts[column_of(source, column)].push_back(source);
+    for (const auto& [name, members] : parts) {
+        if (name != "train" && name != "val" && name != "test") {
+            throw InvalidInput("case " + members.front().id + ": column '" + column + "' says '" + name + "'; expected train, val or test.");
+        }
+    }
+    return parts;
+}
+
+Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::string, std::vector<std::string>>& lists)
+{
+    Parts parts;
+    std::map<std::string, std::string> part_of;
+    std::vector<std::string> ids;
+    for (const auto& source : cases) ids.push_back(source.id);
+    for (const auto& [part, members] : lists) {
+        for (const auto& id : members) {
+            const auto found = std::find(ids.begin(), ids.end(), id);
+            if (found == ids.end()) {
+                const auto nearest = nearest_name(id, ids);
+                throw InvalidInput("data.split." + part + " names case '" + id + "', which has no file." +
+                                   (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            }
+            if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
+            parts[part].push_back(cases[found - ids.begin()]);
+        }
+    }
+    return parts;
+}
+
+/// Indices of cases by what an entry of a manifest may be: an id, a file, or a folder that holds files of cases, below the root.
+class NamesOfCases {
+public:
+    NamesOfCases(const std::vector<CaseSource>& cases, const std::filesystem::path& root) : root_(root)
+    {
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+            ids_[cases[i].id] = {i};
+            for (auto path = cases[i].file.lexically_normal(); path.has_relative_path() && path.has_filename(); path = path.parent_path())
+                paths_[path.string()].push_back(i);
+        }
+    }
+
+    std::vector<std::size_t> cases_of(const std::string& entry) const
+    {
+        if (const auto found = ids_.find(entry); found != ids_.end()) return found->second;
+        const auto path = (root_ / entry).lexically_normal();
+        const auto found = paths_.find((path.has_filename() ? path : path.parent_path()).string());
+        return found == paths_.end() ? std::vector<std::size_t>() : found->second;
+    }
+
+private:
+    std::filesystem::path root_;
+    std::map<std::string, std::vector<std::size_t>> ids_, paths_;
+};
+
+Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& data)
+{
+    const auto where = "data.split.manifest: " + (data.root / data.split.manifest).string();
+    Parts parts;
+    std::map<std::string, std::string> part_of;
+    std::vector<std::string> ids, missing;
+    for (const auto& source : cases) ids.push_back(source.id);
+    std::size_t num_entries = 0;
+    const NamesOfCases names(cases, data.root);
+    for (const auto& [part, entries] : read_split_manifest(data)) {
+        num_entries += entries.size();
+        for (const auto& entry : entries) {
+            const auto found = names.cases_of(entry);
+            if (found.empty()) missing.push_back(entry);
+            for (const auto i : found) {
+                const auto& id = cases[i].id;
+                const auto [before, is_new] = part_of.emplace(id, part);
+                if (!is_new)
+                    throw InvalidInput(where + " has case '" + id + "' " +
+                                       (before->second == part ? "twice in " + part : "in " + before->second + " and in " + part) + ".");
+                parts[part].push_back(cases[i]);
+            }
+        }
+    }
+    if (!missing.empty()) {
+        const auto nearest = nearest_name(missing.front(), ids);
+        throw InvalidInput(where + " names " + std::to_string(num_entries) + " cases, and of " + std::to_string(missing.size()) + " there is no file: '" +
+                           missing.front() + "'" + (missing.size() > 1 ? ", '" + missing[1] + "'" : "") + (missing.size() > 2 ? ", ..." : "") + "." +
+                           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?") + " Entries are ids, files or folders below data.root.");
+    }
+    return parts;
+}
+
+Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::string, double>& shares, std::int64_t seed)
+{
+    Parts parts;
+    const auto n = static_cast<std::int64_t>(cases.size());
+    const auto order = shuffled_order(n, static_cast<std::uint64_t>(seed));
+    std::int64_t begin = 0;
+    double sum = 0;
+    for (const char* part : {"train", "val", "test"}) {
+        const auto share = shares.find(part);
+        if (share == shares.end()) continue;
+        sum += share->second;
+        const auto end = std::min(n, static_cast<std::int64_t>(std::llround(sum * static_cast<double>(n))));
+        std::vector<std::int64_t> members(order.begin() + begin, order.begin() + end);
+        std::sort(members.begin(), members.end());
+        for (const auto i : members) parts[part].push_back(cases[i]);
+        begin = end;
+    }
+    return parts;
+}
+
+/// All cases of one set.
+std::vector<CaseSource> find_files(const DataConfig& data)
+{
+    if (!std::filesystem::is_directory(data.root)) {
+        std::error_code error;
+        const auto where = std::filesystem::absolute(data.root).lexically_normal();
+        const auto is_link = std::filesystem::is_symlink(where, error);
+        throw IoError("data.root is " + data.root.string() + ", and " +
+                      (std::filesystem::exists(where, error) ? where.string() + " is no folder"
+                       : is_link ? where.string() + " is a link to " + std::filesystem::read_symlink(where, error).string() + ", which is not there"
+                                 : "there is no folder " + where.string()) +
+                      ". If the cases lie elsewhere now, add data.root=FOLDER.");
+    }
+    const CasePattern pattern{data.root, data.files};
+    const auto files = pattern.files();
+    if (files.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.surface.");
+
+    const auto table = read_case_tables(data);
+    std::vector<CaseSource> cases;
+    std::set<std::string> ids;
+    for (const auto& file : files) {
+        CaseSource source{last_wildcard(pattern, file), file, {}};
+        if (!ids.insert(source.id).second)
+            throw InvalidInput("two files match " + pattern.text() + " with the id '" + source.id + "', one of them " + file.string() + ".");
+        if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
+        cases.push_back(std::move(source));
+    }
+    return cases;
+}
+
+/// Ids of the table that its column puts into a split, without a file.
+std::vector<std::string> rows_without_file(const std::vector<CaseSource>& cases, const DataConfig& data)
+{
+    std::set<std::string> ids;
+    for (const auto& source : cases) ids.insert(source.id);
+    std::vector<std::string> missing;
+    for (const auto& [id, row] : read_case_tables(data)) {
+        const auto found = row.find(data.split.column);
+        if (found != row.end() && !found->second.empty() && !ids.contains(id)) missing.push_back(id);
+    }
+    return missing;
+}
+
+CaseLists split_cases(const std::vector<CaseSource>& cases, const DataConfig& data, std::int64_t seed)
+{
+    auto parts = !data.split.column.empty()     ? split_by_column(cases, data.split.column)
+                 : !data.split.manifest.empty() ? split_by_manifest(cases, data)
+                 : !data.split.lists.empty()    ? split_by_lists(cases, data.split.lists)
+                                                : split_by_shares(cases, data.split.shares, seed);
+    CaseLists lists{.train = std::move(parts["train"]), .val = std::move(parts["val"]), .test = std::move(parts["test"]), .without_file = {}};
+    if (!data.split.column.empty()) lists.without_file = rows_without_file(cases, data);
+    return lists;
+}
+
+void find_walls_of(CaseLists& lists, const DataConfig& data)
+{
+    if (data.wall.empty()) return;
+    const auto walls = find_walls({data.root, data.wall});
+    for (auto* part : {&lists.train, &lists.val, &lists.test}) {
+        for (auto& source : *part) source.wall = wall_of(source, walls, data);
+    }
+}
+
+/// Of several sets: split set by set, but for lists of ids, which name cases of all.
+CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
+{
+    CaseLists all;
+    for (const auto& set : data.sets) {
+        auto of_set = data;
+        of_set.root = set.root;
+        of_set.files = set.files;
+        of_set.case_tables = set.case_tables;
+        of_set.split = *set.split;
+        CaseLists lists;
+        try {
+            const auto cases = find_files(of_set);
+            lists = data.splits_all && !data.split.lists.empty() ? CaseLists{.train = cases, .val = {}, .test = {}, .without_file = {}}
+                                                                 : split_cases(cases, of_set, seed);
+            find_walls_of(lists, of_set);
+        } catch (const InvalidInput& error) {
+            throw InvalidInput("data.sets." + set.name + ": " + error.what());
+        } catch (const IoError& error) {
+            throw IoError("data.sets." + set.name + ": " + error.what());
+        }
+        const auto take = [&](std::vector<CaseSource>& from, std::vector<CaseSource>& to) {
+            for (auto& source : from) {
+                source.id = set.name + ":" + source.id;
+                source.set = set.name;
+                to.push_back(std::move(source));
+            }
+        };
+        take(lists.train, all.train);
+        take(lists.val, all.val);
+        take(lists.test, all.test);
+        for (const auto& id : lists.without_file) all.without_file.push_back(set.name + ":" + id);
+    }
+    if (data.splits_all && !data.split.lists.empty()) all = split_cases(all.train, data, seed);
+    for (const auto& set : data.sets) {
+        if (set.share > 0 && std::ranges::none_of(all.train, [&](const auto& source) { return source.set == set.name; }))
+            throw InvalidInput("data.sets." + set.name + " has a share of the training cases, and none of its cases trains. Check its split.");
+    }
+    return all;
+}
+
+}  // namespace
+
+double CaseSource::number(const std::string& column) const
+{
+    const auto& text = column_of(*this, column);
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+        throw InvalidInput("case " + id + ": column '" + column + "' of the case table is '" + text + "'; expected a number.");
+    }
+    return value;
+}
+
+std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
+{
+    std::map<std::string, Row> table;
+    for (auto& row : read_table_rows(path)) {
+        const auto id = row.find("id");
+        if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`. Give the column with the cases' ids that name.");
+        const auto name = id->second;
+        if (!table.emplace(name, std::move(row)).second) throw IoError("case table " + path.string() + " has case '" + name + "' twice.");
+    }
+    return table;
+}
+
+std::string id_in_name(const std::string& pattern, const std::filesystem::path& file)
+{
+    return last_wildcard({{}, std::filesystem::path(pattern).filename().string()}, file.filename());
+}
+
+std::vector<CaseSource> CaseLists::all() const
+{
+    auto cases = train;
+    cases.insert(cases.end(), val.begin(), val.end());
+    cases.insert(cases.end(), test.begin(), test.end());
+    return cases;
+}
+
+Facts CaseLists::facts() const
+{
+    Facts facts;
+    const std::pair<const char*, const std::vector<CaseSource>*> splits[] = {{"train", &train}, {"val", &val}, {"test", &test}};
+    for (const auto& [split, cases] : splits) {
+        for (const auto& source : *cases) {
+            std::string text = split;
+            for (const auto& file : {source.file, source.wall, source.volume}) {
+                std::error_code error;
+                const auto bytes = std::filesystem::file_size(file, error);
+                if (!file.empty()) text += ", " + file.string() + (error ? "" : " (" + std::to_string(bytes) + " bytes)");
+            }
+            for (const auto& [name, value] : source.columns) text += ", " + name + " " + value;
+            facts.emplace_back("case " + source.id, text);
+        }
+    }
+    return facts;
+}
+
+CaseLists CaseLists::of_part(std::size_t part) const
+{
+    auto lists = *this;
+    for (auto* cases : {&lists.train, &lists.val, &lists.test}) {
+        for (auto& source : *cases) {
+            source.other_part = std::exchange(source.volume, {});
+            if (part == 1) std::swap(source.file, source.other_part);
+        }
+    }
+    return lists;
+}
+
+CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume)
+{
+    if (!data.sets.empty()) {
+        auto lists = find_cases_of_sets(data, seed);
+        if (lists.train.empty()) throw InvalidInput("none of the cases of data.sets is left to train on. Check their splits.");
+        return lists;
+    }
+    auto cases = find_files(data);
+    const auto num_left_out = volume ? add_volumes(cases, *volume) : 0;
+    auto lists = split_cases(cases, data, seed);
+    lists.num_left_out = num_left_out;
+    if (lists.train.empty()) {
+        throw InvalidInput("none of the " + std::to_string(cases.size()) + " cases is left to train on. Check data.split.");
+    }
+    find_walls_of(lists, data);
+    return lists;
+}
+
+std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed)
+{
+    std::vector<std::int64_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937_64 generator(seed);
+    for (std::int64_t i = n - 1; i > 0; --i) std::swap(order[i], order[generator() % static_cast<std::uint64_t>(i + 1)]);
+    return order;
+}
+
+}  // namespace meshard

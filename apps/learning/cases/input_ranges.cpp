@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/cases/input_ranges.h"
+
+#include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+namespace meshard {
+namespace {
+
+constexpr double kMargin = 0.02;  // of the width of a range
+
+at::Tensor plain_rows(const at::Tensor& tensor)
+{
+    return (is_sharded(tensor) ? to_local(tensor) : tensor).detach().to(torch::kCPU);
+}
+
+/// This rank's rows of the points' inputs, (rows, channels), and the numbers of the case, (numbers).
+std::pair<at::Tensor, at::Tensor> told_rows(const PointInputs& inputs)
+{
+    auto rows = plain_rows(inputs.embedding);
+    rows = rows.reshape({-1, rows.size(-1)});
+    std::vector<at::Tensor> numbers{torch::empty({0})};
+    for (const auto& of_case : {inputs.constants, inputs.time}) {
+        if (of_case.defined()) numbers.push_back(plain_rows(of_case).reshape({-1}).to(torch::kFloat));
+    }
+    return {rows, torch::cat(numbers)};
+}
+
+/// Of each number that a model is told: `points.x`, ..., `sdf`, columns of the table.
+std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_channels, std::size_t num_numbers)
+{
+    std::vector<std::string> names;
+    for (const auto& input : data.inputs) {
+        const bool is_vector = is_vector_input(input);
+        for (const char* component : {".x", ".y", ".z"}) {
+            names.push_back(input + (is_vector ? component : ""));
+            if (!is_vector) break;
+        }
+    }
+    if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;  // else some have several components
+    while (static_cast<std::int64_t>(names.size()) < num_channels) names.push_back("input " + std::to_string(names.size() + 1));
+    names.resize(static_cast<std::size_t>(num_channels));
+    names.insert(names.end(), data.constants.begin(), data.constants.end());
+    if (!data.time.empty()) names.push_back(data.time);
+    while (names.size() < num_numbers) names.push_back("constant " + std::to_string(names.size() + 1 - static_cast<std::size_t>(num_channels)));
+    return names;
+}
+
+std::string range_text(const std::string& name, double low, double high, double least, double most, double share)
+{
+    char text[256];
+    if (share < 0) {
+        std::snprintf(text, sizeof text, "%s is %.4g; in training it was %.4g to %.4g", name.c_str(), least, low, high);
+    } else {
+        std::snprintf(text, sizeof text, "%s goes from %.4g to %.4g; in training from %.4g to %.4g (%.2g %% of the points are beyond)", name.c_str(), least,
+                      most, low, high, 100 * share);
+    }
+    return text;
+}
+
+}  // namespace
+
+void InputRanges::add(const PointInputs& inputs)
+{
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const auto [rows, numbers] = told_rows(inputs);
+    const auto num_channels = static_cast<std::size_t>(rows.size(1));
+    const auto size = num_channels + static_cast<std::size_t>(numbers.size(0));
+    low_.resize(size, infinity);
+    high_.resize(size, -infinity);
+    const auto widen = [&](std::size_t i, double low, double high) {
+        low_[i] = std::min(low_[i], low);
+        high_[i] = std::max(high_[i], high);
+    };
+    if (rows.size(0) > 0) {
+        const auto low = rows.amin(0), high = rows.amax(0);
+        for (std::size_t c = 0; c < num_channels; ++c)
+            widen(c, low[static_cast<std::int64_t>(c)].item<double>(), high[static_cast<std::int64_t>(c)].item<double>());
+    }
+    for (std::size_t k = num_channels; k < size; ++k) {
+        const auto value = numbers[static_cast<std::int64_t>(k - num_channels)].item<double>();
+        widen(k, value, value);
+    }
+}
+
+void InputRanges::join(const RankGroup& ranks)
+{
+    auto bounds = torch::empty({2, static_cast<std::int64_t>(low_.size())}, torch::kDouble);
+    auto* const numbers = bounds.data_ptr<double>();
+    for (std::size_t i = 0; i < low_.size(); ++i) {
+        numbers[i] = -low_[i];
+        numbers[low_.size() + i] = high_[i];
+    }
+    ranks.all_reduce(bounds, Reduction::Max);
+    for (std::size_t i = 0; i < low_.size(); ++i) {
+        low_[i] = -numbers[i];
+        high_[i] = numbers[low_.size() + i];
+    }
+}
+
+nlohmann::json InputRanges::to_json() const
+{
+    return {{"low", low_}, {"high", high_}};
+}
+
+InputRanges InputRanges::from_json(const nlohmann::json& json)
+{
+    InputRanges ranges;
+    if (json.is_null()) return ranges;
+    ranges.low_ = json.at("low").get<std::vector<double>>();
+    ranges.high_ = json.at("high").get<std::vector<double>>();
+    return ranges;
+}
+
+std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const DataConfig& data, const RankGroup& ranks) const
+{
+    const auto [rows, numbers] = told_rows(inputs);
+    const auto num_channels = rows.size(1);
+    if (static_cast<std::int64_t>(low_.size()) != num_channels + numbers.size(0)) return {};  // none are known
+    InputRanges own;
+    own.add(inputs);
+    own.join(ranks);
+    const auto width = [&](std::size_t i) { return std::max(high_[i] - low_[i], 1e-4 * std::max(std::abs(low_[i]), std::abs(high_[i]))); };
+    auto counts = torch::zeros({num_channels + 1}, torch::kDouble);
+    for (std::int64_t c = 0; c < num_channels; ++c) {
+        const auto i = static_cast<std::size_t>(c);
+        const auto column = rows.select(1, c);
+        counts[c] = (column < low_[i] - kMargin * width(i)).logical_or(column > high_[i] + kMargin * width(i)).sum().to(torch::kDouble);
+    }
+    counts[num_channels] = static_cast<double>(rows.size(0));
+    ranks.all_reduce(counts);
+
+    const auto names = input_names(data, num_channels, low_.size());
+    std::vector<std::string> sentences;
+    for (std::size_t i = 0; i < low_.size(); ++i) {
+        const bool is_inside = own.low_[i] >= low_[i] - kMargin * width(i) && own.high_[i] <= high_[i] + kMargin * width(i);
+        if (is_inside || !(own.low_[i] <= own.high_[i])) continue;
+        const bool is_of_points = static_cast<std::int64_t>(i) < num_channels;
+        const auto share = is_of_points ? (counts[static_cast<std::int64_t>(i)] / counts[num_channels]).item<double>() : -1;
+        sentences.push_back(range_text(names[i], low_[i], high_[i], own.low_[i], own.high_[i], share));
+    }
+    return sentences;
+}
+
+}  // namespace meshard

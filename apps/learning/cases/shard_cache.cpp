@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/cases/shard_cache.h"
+
+#include "apps/learning/cases/kept_folder.h"
+#include "apps/learning/cases/source_hash.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/hashed_json.h"
+#include "io/mesh_io.h"
+#include "io/shards/subdomain_io.h"
+#include "io/source_files.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh_graph.h"
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace meshard {
+namespace {
+
+/// To be raised when the same source and settings would be cut or stored in another way.
+constexpr int kCutVersion = 1;
+constexpr const char* kImbalance = "1.03";  // the default of MetisOptions
+
+std::string digits(std::uint64_t hash)
+{
+    return hash_text(hash).substr(std::string_view("xxh64:").size());
+}
+
+bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
+{
+    if (!is_shards_folder(dir)) return false;
+    try {
+        const auto manifest = read_manifest(dir);
+        if (manifest.num_parts() != cache.num_parts || manifest.info.seed != cache.seed || manifest.info.method != "metis") return false;
+        std::error_code ignored;
+        for (const auto& part : manifest.parts) {
+            if (std::filesystem::file_size(dir / part.file, ignored) != static_cast<std::uintmax_t>(part.num_bytes)) return false;
+        }
+        return true;
+    } catch (const UnknownVersion&) {
+        throw;
+    } catch (const IoError&) {
+        return false;  // damaged: made anew
+    }
+}
+
+/// Takes over what earlier versions have cut, which had one folder for each case and number of parts.
+bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
+{
+    if (!cache.computed.description().empty()) return false;  // they had none of that
+    const auto former = cache.folder / (source.id + "_in_" + std::to_string(cache.num_parts));
+    if (!is_complete(former, cache) || read_manifest(former).info.source_hash != hash_text(hash)) return false;
+    std::filesystem::rename(former, unfinished);
+    return true;
+}
+
+std::uint64_t hash_of_file(const std::filesystem::path& file, const std::string& id, const ShardCache& cache)
+{
+    const auto path = std::filesystem::absolute(file).lexically_normal().string();
+    return source_hash(file, cache.folder / "sources" / (id + "-" + digits(xxh64_of_text(path)) + ".json"), cache.verify_sources);
+}
+
+void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
+{
+    auto mesh = read_mesh(source.file);
+    if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
+    const auto graph = mesh_graph(mesh);
+    const auto facing = add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
+    const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts), .seed = static_cast<std::int32_t>(cache.seed)};
+    const auto partition = partition_with_metis(graph, options);
+    const auto subdomains = extract_subdomains(mesh, graph, partition, 0);
+
+    ShardsInfo info;
+    info.source = source.file.string();
+    auto noted = cache;
+    noted.verify_sources = false;
+    if (source_files(source.file).size() == 1) info.source_hash = hash_text(source.wall.empty() ? hash : hash_of_file(source.file, source.id, noted));
+    info.method = "metis";
+    info.seed = cache.seed;
+    info.options = {{"imbalance", kImbalance}, {kSurfaceFacing, to_string(facing.surface.facing())}, {kWallFacing, to_string(facing.wall.facing())}};
+    info.versions = {{"METIS", MESHARD_METIS_VERSION}};
+    info.quality = measure_quality(partition, graph);
+    save_subdomains(unfinished, subdomains, std::move(info));
+    if (hash_of(source, noted) != hash) {
+        throw IoError("case " + source.id + ": " + source.file.string() + " changed while it was cut. Start again when it is complete.");
+    }
+}
+
+}  // namespace
+
+std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
+{
+    const auto hash = hash_of_file(source.file, source.id, cache);
+    return source.wall.empty() ? hash : xxh64_of_text(hash_text(hash) + " wall " + hash_text(hash_of_file(source.wall, source.id, cache)));
+}
+
+std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache)
+{
+    const auto computed = cache.computed.description();
+    const auto key = "version " + std::to_string(kCutVersion) + "\nsource " + hash_text(hash) + "\ntype " + source.file.extension().string() +
+                     "\nmethod metis " MESHARD_METIS_VERSION "\nimbalance " + kImbalance + "\nparts " + std::to_string(cache.num_parts) + "\nseed " +
+                     std::to_string(cache.seed) + "\nghosts 0\nweights none\nfields all\n" + (computed.empty() ? "" : "inputs " + computed + "\n");
+    return cache.folder / (source.id + "-" + digits(xxh64_of_text(key)));
+}
+
+bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::function<void()>& before_cutting)
+{
+    const auto dir = shards_path(source, hash, cache);
+    const auto is_there = [&] { return is_complete(dir, cache); };
+    if (is_there()) return true;
+    if (const auto why = why_not_writable(cache.folder); !why.empty()) {
+        throw IoError("case " + source.id + " has no shards in " + cache.folder.string() + " for " + std::to_string(cache.num_parts) + " part(s) and seed " +
+                      std::to_string(cache.seed) + (cache.computed.description().empty() ? "" : ", with " + cache.computed.description()) +
+                      ", and the folder cannot be written: " + why + ". Set data.shards to another.");
+    }
+    return try_keep_folder(dir, is_there, [&](const std::filesystem::path& unfinished) {
+        if (take_over_former(source, hash, cache, unfinished)) return;
+        before_cutting();
+        cut(source, hash, cache, unfinished);
+    });
+}
+
+std::filesystem::path prepare_shards(const CaseSource& source, const ShardCache& cache)
+{
+    const auto hash = hash_of(source, cache);
+    while (!try_prepare_shards(source, hash, cache, [] {})) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return shards_path(source, hash, cache);
+}
+
+}  // namespace meshard

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/evaluation/evaluation.h"
+
+#include "apps/console/console.h"
+#include "apps/console/text_table.h"
+#include "io/bytes/atomic_file.h"
+#include "partition/error.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iostream>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kFewCases = 10;  // fewer say little of r2 and ranks
+
+/// NaN as null.
+Json number_json(double value)
+{
+    return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+/// Whether a metric is the rel_l2 of a field, not that of a component.
+bool is_of_whole_field(const std::string& metric)
+{
+    return metric.ends_with(".rel_l2") && std::ranges::count(metric, '.') == 1;
+}
+
+/// Puts a value at `a.b.c`.
+void put(Json& json, const std::string& path, Json value)
+{
+    auto* at = &json;
+    std::istringstream words(path);
+    std::string word, next;
+    std::getline(words, word, '.');
+    while (std::getline(words, next, '.')) {
+        at = &(*at)[word];
+        word = next;
+    }
+    (*at)[word] = std::move(value);
+}
+
+/// The cases of one of several data sets.
+Evaluation of_set(const Evaluation& evaluation, const std::string& set)
+{
+    Evaluation part{.model = {}, .drag_guess = evaluation.drag_guess, .lift_guess = evaluation.lift_guess};
+    std::ranges::copy_if(evaluation.cases, std::back_inserter(part.cases), [&](const auto& one) { return one.source.set == set; });
+    return part;
+}
+
+/// Names of the data sets of a split's cases; none where there are not several.
+std::vector<std::string> sets_of(const Evaluation& evaluation, const std::string& split)
+{
+    std::vector<std::string> sets;
+    for (const auto& one : evaluation.cases) {
+        if (one.split == split && !one.source.set.empty() && std::ranges::find(sets, one.source.set) == sets.end()) sets.push_back(one.source.set);
+    }
+    return sets;
+}
+
+std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const std::string& split)
+{
+    std::vector<const EvaluatedCase*> cases;
+    for (const auto& one : evaluation.cases) {
+        if (one.split == split) cases.push_back(&one);
+    }
+    return cases;
+}
+
+/// Name and value of each force number of a case.
+Metrics force_numbers(const EvaluatedCase& one)
+{
+    Metrics numbers;
+    if (one.drag_of_head) numbers.emplace_back("cd.head", *one.drag_of_head);
+    if (one.lift_of_head) numbers.emplace_back("cl.head", *one.lift_of_head);
+    if (!one.forces) return numbers;
+    const auto& forces = *one.forces;
+    const auto add = [&](const std::string& name, double predicted, double truth, const std::optional<double>& of_table) {
+        numbers.emplace_back(name + ".predicted", predicted);
+        numbers.emplace_back(name + ".true", truth);
+        numbers.emplace_back(name + ".error", predicted - truth);
+        numbers.emplace_back(name + ".table", of_table.value_or(NAN));
+        numbers.emplace_back(name + ".error_table", of_table ? predicted - *of_table : NAN);
+        numbers.emplace_back(name + ".data_error", of_table ? truth - *of_table : NAN);
+    };
+    add("cd", forces.drag_predicted, forces.drag_true, one.drag_of_table);
+    numbers.emplace_back("cd.pressure_predicted", forces.pressure_drag_predicted);
+    numbers.emplace_back("cd.pressure_true", forces.pressure_drag_true);
+    add("cl", forces.lift_predicted, forces.lift_true, one.lift_of_table);
+    if (one.drag_of_shape) numbers.emplace_back("cd.shape", *one.drag_of_shape);
+    if (one.lift_of_shape) numbers.emplace_back("cl.shape", *one.lift_of_shape);
+    return numbers;
+}
+
+Json spread_json(const std::vector<const EvaluatedCase*>& cases, std::size_t metric)
+{
+    std::vector<double> values;
+    for (const auto* one : cases) values.push_back(one->metrics[metric].second);
+    const auto spread = spread_of(values);
+    return {{"mean", number_json(spread.mean)},
+            {"median", number_json(spread.median)},
+            {"std", number_json(spread.deviation)},
+            {"max", number_json(spread.largest)},
+            {"worst", spread.largest_case < 0 ? Json(nullptr) : Json(cases[spread.largest_case]->source.id)}};
+}
+
+Json case_json(const EvaluatedCase& one)
+{
+    Json json{{"id", one.source.id}, {"split", one.split}, {"file", one.source.file.string()}, {"num_points", one.num_points}, {"seconds", one.seconds}};
+    for (const auto& [name, value] : one.metrics) put(json["fields"], name, number_json(value));
+    if (one.isolation) json["isolation"] = *one.isolation;
+    if (!one.beyond.empty()) json["beyond"] = one.beyond;
+    for (const auto& [field, region] : one.error_regions)
+        json["error_regions"][field] = {{"bounds", region.bounds}, {"error_share", region.error_share}, {"row_share", region.row_share}};
+    for (const auto& [name, value] : force_numbers(one)) put(json, name, number_json(value));
+    if (!one.drag_along_x.empty()) {
+        json["drag_along_x"] = {{"low_x", one.low_x}, {"high_x", one.high_x}, {"true", one.drag_along_x[0]}, {"predicted", one.drag_along_x[1]}};
+    }
+    return json;
+}
+
+std::string short_text(double value)
+{
+    if (!std::isfinite(value)) return "-";
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", value);
+    return text;
+}
+
+/// What `splits` says of one.
+Json split_json(const Evaluation& evaluation, const std::string& split)
+{
+    const auto cases = cases_of(evaluation, split);
+    Json to{{"num_cases", cases.size()}};
+    if (const auto worst = worst_case(evaluation, split))
+        to["worst"] = {{"id", worst->one->source.id},
+                       {"why", worst->text()},
+                       {"field", worst->field},
+                       {"times_median", number_json(worst->times_median)},
+                       {"beyond", worst->one->beyond}};
+    for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
+    for (const auto& series : coefficients_of(evaluation, split)) {
+        for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
+        std::vector<double> errors;
+        for (std::size_t i = 0; i < series.truth.size(); ++i) errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
+        const auto worst = spread_of(errors).largest_case;
+        if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
+    }
+    for (const auto* one : cases) {
+        for (const auto& [field, counts] : one->error_histograms) {
+            auto& of_field = to["error_histograms"][field];
+            if (of_field.is_null()) of_field = {{"low", -1}, {"high", 1}, {"below", 0.0}, {"counts", std::vector<double>(counts.size() - 2)}, {"above", 0.0}};
+            of_field["below"] = of_field["below"].get<double>() + counts.front();
+            of_field["above"] = of_field["above"].get<double>() + counts.back();
+            for (std::size_t bin = 0; bin + 2 < counts.size(); ++bin) of_field["counts"][bin] = of_field["counts"][bin].get<double>() + counts[bin + 1];
+        }
+    }
+    return to;
+}
+
+}  // namespace
+
+double mean_rel_l2(const EvaluatedCase& one)
+{
+    double sum = 0;
+    int count = 0;
+    for (const auto& [name, value] : one.metrics) {
+        if (!is_of_whole_field(name) || !std::isfinite(value)) continue;
+        sum += value;
+        ++count;
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+std::string WorstCase::text() const
+{
+    auto text = field + " has " + short_text(times_median) + " times the median rel_l2";
+    for (const auto& [name, region] : one->error_regions)
+        if (name == field) text += "; " + region.text(one->on_cells);
+    if (one->isolation)
+        text +=
+            "; its shape and constants lie " + short_text(*one->isolation) + " times as far from the nearest training case as training cases lie from theirs";
+    if (!one->has_ranges) return text;
+    if (one->beyond.empty()) return text + "; each of its inputs lies within the range of the training cases";
+    text += "; beyond the training cases: ";
+    for (std::size_t i = 0; i < one->beyond.size(); ++i) text += (i == 0 ? "" : ", ") + one->beyond[i];
+    return text;
+}
+
+std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::string& split)
+{
+    const auto cases = cases_of(evaluation, split);
+    if (cases.size() < 2) return std::nullopt;
+    WorstCase worst{*std::ranges::max_element(cases, {}, [](const auto* one) { return mean_rel_l2(*one); }), {}, 0};
+    for (std::size_t m = 0; m < worst.one->metrics.size(); ++m) {
+        const auto& [name, value] = worst.one->metrics[m];
+        if (!is_of_whole_field(name)) continue;
+        std::vector<double> values;
+        for (const auto* one : cases) values.push_back(one->metrics[m].second);
+        const auto times = value / spread_of(values).median;
+        if (worst.field.empty() || times > worst.times_median) worst = {worst.one, name.substr(0, name.find('.')), times};
+    }
+    return worst;
+}
+
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why)
+{
+    if (layout.pressure < 0) {
+        why = "no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp)";
+        return std::nullopt;
+    }
+    if (!(sums.forces.area > 0)) {
+        why = "the cells have no area";
+        return std::nullopt;
+    }
+    const auto flow = flow_reference(settings, one.source, layout.pressure_kind, why);
+    if (!flow) return std::nullopt;
+    one.forces = coefficients(sums.forces, *flow);
+    one.drag_of_table = table_value(one.source, settings.drag);
+    one.lift_of_table = table_value(one.source, settings.lift);
+    return flow;
+}
+
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings)
+{
+    for (std::size_t k = 0; k < names.size(); ++k) (names[k] == "cd" ? one.drag_of_head : one.lift_of_head) = values[k];
+    if (names.empty()) return;
+    one.drag_of_table = table_value(one.source, settings.drag);
+    one.lift_of_table = table_value(one.source, settings.lift);
+}
+
+std::vector<std::string> splits_of(const Evaluation& evaluation)
+{
+    std::vector<std::string> splits;
+    for (const char* split : {"train", "val", "test", "given"}) {
+        if (std::ranges::any_of(evaluation.cases, [&](const auto& one) { return one.split == split; })) splits.emplace_back(split);
+    }
+    return splits;
+}
+
+std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split)
+{
+    std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_shape", {}, {}, {}, evaluation.drag_guess}, {"cl_shape", {}, {}, {}, evaluation.lift_guess}};
+    const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
+        to.predicted.push_back(predicted);
+        to.truth.push_back(truth);
+        to.ids.push_back(one.source.id);
+    };
+    for (const auto* one : cases_of(evaluation, split)) {
+        const auto truth_of = [&](const std::optional<double>& of_table, double Coefficients::* integral) {
+            return of_table ? of_table : one->forces ? std::optional((*one->forces).*integral) : std::nullopt;
+        };
+        const auto drag = truth_of(one->drag_of_table, &Coefficients::drag_true), lift = truth_of(one->lift_of_table, &Coefficients::lift_true);
+        if (one->drag_of_head && drag) add(series[4], *one, *one->drag_of_head, *drag);
+        if (one->lift_of_head && lift) add(series[5], *one, *one->lift_of_head, *lift);
+        if (one->drag_of_shape && drag) add(series[6], *one, *one->drag_of_shape, *drag);
+        if (one->lift_of_shape && lift) add(series[7], *one, *one->lift_of_shape, *lift);
+        if (!one->forces) continue;
+        add(series[0], *one, one->forces->drag_predicted, one->forces->drag_true);
+        add(series[1], *one, one->forces->lift_predicted, one->forces->lift_true);
+        if (one->drag_of_table) add(series[2], *one, one->forces->drag_predicted, *one->drag_of_table);
+        if (one->lift_of_table) add(series[3], *one, one->forces->lift_predicted, *one->lift_of_table);
+    }
+    std::erase_if(series, [](const auto& one) { return one.truth.empty(); });
+    return series;
+}
+
+Json to_json(const Evaluation& evaluation)
+{
+    Json json{{"format", "meshard evaluation"}, {"version", 1}, {"model", evaluation.model}, {"notes", evaluation.notes}};
+    json["splits"] = Json::object();
+    for (const auto& split : splits_of(evaluation)) {
+        json["splits"][split] = split_json(evaluation, split);
+        for (const auto& set : sets_of(evaluation, split)) json["splits"][split]["sets"][set] = split_json(of_set(evaluation, set), split);
+    }
+    json["cases"] = Json::array();
+    for (const auto& one : evaluation.cases) json["cases"].push_back(case_json(one));
+    return json;
+}
+
+std::string csv_text(const std::string& text)
+{
+    if (text.find_first_of(",\"\n") == std::string::npos) return text;
+    std::string quoted = "\"";
+    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return quoted + "\"";
+}
+
+std::string exact_text(double value)
+{
+    if (!std::isfinite(value)) return {};
+    char text[32];
+    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+    return {text, end};
+}
+
+std::string to_csv(const Evaluation& evaluation)
+{
+    std::vector<const EvaluatedCase*> order;
+    for (const auto& one : evaluation.cases) order.push_back(&one);
+    std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
+    Metrics force_columns;  // of the case that has most: they are the first ones of any other
+    for (const auto* one : order) {
+        if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size()) force_columns = std::move(numbers);
+    }
+
+    std::string text = "id,split,num_points,seconds";
+    if (!order.empty()) {
+        for (const auto& [name, value] : order.front()->metrics) text += "," + csv_text(name);
+    }
+    for (const auto& [name, value] : force_columns) text += "," + name;
+    text += "\n";
+    for (const auto* one : order) {
+        text += csv_text(one->source.id) + "," + one->split + "," + std::to_string(one->num_points) + "," + exact_text(one->seconds);
+        for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
+        const auto numbers = force_numbers(*one);
+        for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
+        text += "\n";
+    }
+    return text;
+}
+
+std::string to_text(const Evaluation& evaluation)
+{
+    std::ostringstream out;
+    const auto json = to_json(evaluation);
+    for (const auto& split : splits_of(evaluation)) {
+        const auto cases = cases_of(evaluation, split);
+        out << split << ": " << count_text(static_cast<std::int64_t>(cases.size()), "case") << "\n";
+        TextTable fields("lrrrrlr");
+        fields.add_row({"  field", "rel_l2", "median", "max", "mae", " worst case", "rel_l2 of the training mean"});
+        for (const auto& [name, metrics] : json["splits"][split]["fields"].items()) {
+            const auto number = [&](const char* metric, const char* which) {
+                const auto& value = metrics[metric][which];
+                return value.is_number() ? short_text(value.get<double>()) : std::string("-");
+            };
+            const auto& worst = metrics["rel_l2"]["worst"];
+            fields.add_row({"  " + name, number("rel_l2", "mean"), number("rel_l2", "median"), number("rel_l2", "max"), number("mae", "mean"),
+                            " " + (worst.is_string() ? worst.get<std::string>() : "-"), number("guess_rel_l2", "mean")});
+        }
+        out << fields;
+        if (json["splits"][split].contains("worst")) {
+            const auto& worst = json["splits"][split]["worst"];
+            out << "  worst, " << worst["id"].get<std::string>() << ": " << worst["why"].get<std::string>() << "\n";
+        }
+        for (const auto& set : sets_of(evaluation, split)) {
+            const auto& of_set = json["splits"][split]["sets"][set];
+            out << "  " << set << " (" << count_text(of_set["num_cases"].get<std::int64_t>(), "case") << "): rel_l2";
+            for (const auto& [name, metrics] : of_set["fields"].items()) {
+                const auto& value = metrics["rel_l2"]["mean"];
+                out << " " << name << " " << (value.is_number() ? short_text(value.get<double>()) : "-");
+            }
+            out << "\n";
+        }
+        const auto series = coefficients_of(evaluation, split);
+        if (series.empty()) continue;
+        TextTable forces("lrrrrrrr");
+        forces.add_row({"  coefficient", "mae", "bias", "std", "max", "r2", "spearman", "mae of the training mean"});
+        for (const auto& one : series) {
+            std::vector<std::string> row{"  " + one.name};
+            const auto metrics = coefficient_metrics(one.predicted, one.truth, one.guess);
+            for (const char* wanted : {"mae", "bias", "std", "max_abs", "r2", "spearman", "guess_mae"}) {
+                row.push_back(short_text(std::ranges::find(metrics, wanted, &Metrics::value_type::first)->second));
+            }
+            forces.add_row(std::move(row));
+        }
+        out << forces;
+        if (static_cast<std::int64_t>(cases.size()) < kFewCases) {
+            out << "  " << count_text(static_cast<std::int64_t>(cases.size()), "case") << ": r2 and spearman of fewer than " << kFewCases << " say little\n";
+        }
+    }
+    return out.str();
+}
+
+Json joined_json(std::span<const Evaluation> parts)
+{
+    auto numbers = to_json(parts.front());
+    if (parts.size() == 1) return numbers;
+    numbers["volume"] = to_json(parts.back());
+    for (const auto& [split, of_split] : numbers["volume"]["splits"].items()) numbers["splits"][split]["fields"].update(of_split["fields"]);
+    return numbers;
+}
+
+void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder)
+{
+    write_file_atomically(folder / "cases.csv", to_csv(evaluation));
+    write_file_atomically(folder / "evaluation.json", to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Threshold::Threshold(const std::string& text_) : text(text_)
+{
+    const auto at = text.find_first_of("<>");
+    const auto refuse = [&] { throw UsageError("--fail-if " + text + ": expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01."); };
+    if (at == std::string::npos || at == 0) refuse();
+    path = text.substr(0, at);
+    const bool or_equal = at + 1 < text.size() && text[at + 1] == '=';
+    comparison = text.substr(at, or_equal ? 2 : 1);
+    bound = parse_numbers(text.substr(at + comparison.size()), "--fail-if " + text, 1)[0];
+}
+
+double Threshold::value_in(const Json& evaluation) const
+{
+    const auto* at = &evaluation.at("splits");
+    std::istringstream words(path);
+    std::string so_far;
+    for (std::string word; std::getline(words, word, '.');) {
+        if (so_far.find('.') == std::string::npos && !so_far.empty() && at->is_object() && !at->contains(word) && at->contains("fields") &&
+            at->at("fields").contains(word))
+            at = &at->at("fields");
+        if (!at->is_object() || !at->contains(word)) {
+            std::string known;
+            for (const auto& [name, value] : at->items()) known += (known.empty() ? "" : ", ") + name;
+            throw UsageError("--fail-if " + text + ": there is no '" + word + "'" + (so_far.empty() ? "" : " in " + so_far) +
+                             (at->is_object() ? "; there is " + known + "." : "."));
+        }
+        at = &at->at(word);
+        so_far += (so_far.empty() ? "" : ".") + word;
+    }
+    if (at->is_object() && at->contains("mean")) at = &at->at("mean");
+    if (!at->is_number()) throw UsageError("--fail-if " + text + ": " + path + (at->is_null() ? " is not defined for these cases." : " is no number."));
+    return at->get<double>();
+}
+
+bool Threshold::is_broken_by(double value) const
+{
+    if (comparison == ">") return value > bound;
+    if (comparison == ">=") return value >= bound;
+    if (comparison == "<") return value < bound;
+    return value <= bound;
+}
+
+bool break_thresholds(std::span<const Threshold> thresholds, const Json& evaluation, const std::string& verb, const std::string& run)
+{
+    bool is_broken = false;
+    for (const auto& threshold : thresholds) {
+        const auto value = threshold.value_in(evaluation);
+        if (!threshold.is_broken_by(value)) continue;
+        std::cerr << "meshard " << verb << ": --fail-if " << threshold.text << ": " << (run.empty() ? "" : "of " + run + " ") << threshold.path << " is "
+                  << value << std::endl;
+        is_broken = true;
+    }
+    return is_broken;
+}
+
+}  // namespace meshard

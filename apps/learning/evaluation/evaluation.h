@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/learning/cases/case_list.h"
+#include "apps/learning/evaluation/case_sums.h"
+#include "apps/learning/evaluation/error_region.h"
+#include "apps/learning/evaluation/field_metrics.h"
+#include "apps/learning/evaluation/force_metrics.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// What a model's prediction of one case with truth is worth.
+struct EvaluatedCase {
+    CaseSource source = {};
+    std::string split = {};  ///< train, val or test of the run; `given` for files that the run does not know
+    std::int64_t num_points = 0;
+    Metrics metrics = {};                     ///< of all fields, e.g. `pressure.rel_l2`
+    std::optional<Coefficients> forces = {};  ///< by the true and the predicted fields
+    std::optional<double> drag_of_table = {}, lift_of_table = {};
+    std::optional<double> drag_of_head = {}, lift_of_head = {};    ///< by a head of the model beside its fields
+    std::optional<double> drag_of_shape = {}, lift_of_shape = {};  ///< by the shape alone (shape_coefficients.h)
+    std::vector<std::vector<double>> drag_along_x = {};            ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
+    double low_x = 0, high_x = 0;
+    std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};  ///< of each field by its name (error_histogram.h)
+    std::vector<std::pair<std::string, ErrorRegion>> error_regions = {};             ///< by the name of the field; none of grids
+    bool on_cells = true;                                                            ///< what `error_regions` count
+    std::vector<std::string> beyond = {};  ///< a sentence for each input that leaves the ranges of the training cases; needs a model that says them
+    bool has_ranges = false;               ///< whether the model says them
+    std::optional<double> isolation = {};  ///< the isolation of its shape and constants (`ShapeCoefficients::Values`)
+    double seconds = 0;                    ///< of the prediction, without reading
+};
+
+/// The numbers of `evaluate` and of the report.
+struct Evaluation {
+    std::string model = {};  ///< its checkpoint
+    std::vector<EvaluatedCase> cases = {};
+    std::optional<double> drag_guess = {}, lift_guess = {};  ///< mean of the table's coefficients over the training cases
+    std::vector<std::string> notes = {};                     ///< what a reader should know
+};
+
+/// The mean of its fields' rel_l2, by which cases are ordered; those that are not defined are left out.
+double mean_rel_l2(const EvaluatedCase& one);
+
+/// Why the worst case of a split is the worst.
+struct WorstCase {
+    const EvaluatedCase* one = nullptr;
+    std::string field;        ///< whose rel_l2 is the most times the median over the cases of the split
+    double times_median = 0;  ///< how many times
+    std::string text() const;
+};
+
+/// The case of the largest `mean_rel_l2`; nothing for a split of fewer than two cases.
+std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::string& split);
+
+/// Gives a case its coefficients by the sums of its fields, and those of the table. Returns the free stream by which they are; nothing, and why, where there
+/// are none. @throws as `flow_reference`
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why);
+
+/// Gives a case the coefficients `names`, cd or cl, that the model's head predicts, and those of the table.
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings);
+
+/// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head`
+/// (what the model's head predicts, against the solver's, or where the table has none the integral of the true fields), `cd_shape`, `cl_shape` (what the shape
+/// alone says, against the same).
+struct CoefficientSeries {
+    std::string name;
+    std::vector<double> predicted, truth;
+    std::vector<std::string> ids;
+    std::optional<double> guess;
+};
+
+/// Splits that have cases, in the order train, val, test, given.
+std::vector<std::string> splits_of(const Evaluation& evaluation);
+std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split);
+
+/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...},
+/// error_histograms: {pressure: {low: -1, high: 1, below, counts, above}}, worst: {id, why, field, times_median, beyond},
+/// sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data sets}},
+/// cases: [{id, split, num_points, fields, error_regions: {pressure: {bounds, error_share, row_share}}, cd, cl, ...}]}. Numbers that are not defined are null.
+nlohmann::ordered_json to_json(const Evaluation& evaluation);
+
+/// Of a run with surface and volume, of which these are the two: the surface's, the volume's whole under `volume`, and its fields among those of the splits.
+nlohmann::ordered_json joined_json(std::span<const Evaluation> parts);
+
+/// A value of a table whose columns are separated by commas: in quotes where it must be.
+std::string csv_text(const std::string& text);
+
+/// The shortest text that is this number; none for one that is not finite.
+std::string exact_text(double value);
+
+/// A line a case, the worst first (by the mean of its fields' rel_l2): id, split, num_points, every metric, coefficients and their errors, seconds.
+std::string to_csv(const Evaluation& evaluation);
+
+/// Short tables for a person.
+std::string to_text(const Evaluation& evaluation);
+
+/// Writes evaluation.json and cases.csv, each in one step. @throws IoError
+void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder);
+
+/// A bound such as `test.cd.mae>0.01` or `val.pressure.rel_l2.max>=0.2`: it is broken if the number is as said.
+struct Threshold {
+    std::string text;
+    std::string path;
+    std::string comparison;  ///< > >= < <=
+    double bound = 0;
+
+    /// @throws UsageError for another form.
+    explicit Threshold(const std::string& text);
+
+    /// @throws UsageError if there is no such number; the message lists what there is instead.
+    double value_in(const nlohmann::ordered_json& evaluation) const;
+    bool is_broken_by(double value) const;
+};
+
+/// Says on stderr which bounds are broken. @param verb, run   that messages name; `run` may be empty
+/// @return whether there are any   @throws UsageError as `Threshold::value_in`
+bool break_thresholds(std::span<const Threshold> thresholds, const nlohmann::ordered_json& evaluation, const std::string& verb, const std::string& run = "");
+
+}  // namespace meshard

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/evaluation/force_metrics.h"
+
+#include "partition/error.h"
+#include "partition/mesh/vector_algebra.h"
+
+#include <cmath>
+
+namespace meshard {
+namespace {
+
+/// Nothing for a vector without length.
+std::optional<Vector3> direction_of(const Vector3& a)
+{
+    return norm(a) > 1e-9 ? std::optional(unit(a)) : std::nullopt;
+}
+
+std::string no_number(const CaseSource& source, const std::string& column, const std::string& key)
+{
+    return "case " + source.id + " has no number above 0 in the column '" + column + "' of its table (" + key + ")";
+}
+
+}  // namespace
+
+ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction)
+{
+    if (!(sums.area > 0)) return {};
+    const Vector3 center{sums.place[0] / sums.area, sums.place[1] / sums.area, sums.place[2] / sums.area};
+    return {sums.outward - dot(center, sums.area_vector) < 0 ? -1 : 1, dot(sums.true_shear, drag_direction) < 0 ? -1 : 1};
+}
+
+Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
+{
+    const auto signs = signs_of(sums, flow.drag);
+    const auto of_pressure = [&](const Vector3& sum, const Vector3& direction) { return -signs.normal * flow.scale * dot(sum, direction); };
+    const auto of_shear = [&](const Vector3& sum, const Vector3& direction) { return signs.shear * flow.scale * dot(sum, direction); };
+    Coefficients found;
+    found.pressure_drag_true = of_pressure(sums.true_pressure, flow.drag);
+    found.pressure_drag_predicted = of_pressure(sums.predicted_pressure, flow.drag);
+    found.drag_true = found.pressure_drag_true + of_shear(sums.true_shear, flow.drag);
+    found.drag_predicted = found.pressure_drag_predicted + of_shear(sums.predicted_shear, flow.drag);
+    found.lift_true = of_pressure(sums.true_pressure, flow.lift) + of_shear(sums.true_shear, flow.lift);
+    found.lift_predicted = of_pressure(sums.predicted_pressure, flow.lift) + of_shear(sums.predicted_shear, flow.lift);
+    return found;
+}
+
+std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source, const std::string& pressure_kind, std::string& why)
+{
+    Vector3 velocity{};
+    for (std::size_t c = 0; c < settings.velocity.size(); ++c) {
+        const auto value = number_of_case(settings.velocity[c], source);
+        if (!value) {
+            why = settings.velocity[c] == "U_inf" ? "the speed of the free stream is not said (data.reference.U_inf)"
+                                                  : no_number(source, settings.velocity[c], "data.reference.U_inf");
+            return std::nullopt;
+        }
+        velocity[c] = *value;
+    }
+    const auto drag = direction_of(velocity);
+    if (!drag) {
+        why = "the free stream of case " + source.id + " does not flow: its speed is 0 (data.reference.U_inf)";
+        return std::nullopt;
+    }
+    if (settings.area.empty()) {
+        why = "the reference area is not said (data.forces.area)";
+        return std::nullopt;
+    }
+    const auto area = number_of_case(settings.area, source).value_or(0.0);
+    if (!(area > 0)) {
+        why = "case " + source.id + " has no reference area above 0 ('" + settings.area + "')";
+        return std::nullopt;
+    }
+    const auto along = dot(settings.up, *drag);
+    const auto lift = direction_of({settings.up[0] - along * (*drag)[0], settings.up[1] - along * (*drag)[1], settings.up[2] - along * (*drag)[2]});
+    if (!lift) throw InvalidInput("data.forces.up lies along the free stream, so there is no direction of lift. Name another.");
+    const auto speed_squared = dot(velocity, velocity);
+    const auto density = pressure_kind == "static" ? number_of_case(settings.density, source) : 1.0;
+    if (!density || !(*density > 0)) {
+        why = settings.density == "rho" && !density ? "the density is not said (data.reference.rho), and pressures are in Pa (static)"
+                                                    : no_number(source, settings.density, "data.reference.rho");
+        return std::nullopt;
+    }
+    const auto dynamic_pressure = pressure_kind == "cp" ? 1.0 : 0.5 * *density * speed_squared;
+    return FlowReference{*drag, *lift, 1 / (dynamic_pressure * area)};
+}
+
+std::optional<double> table_value(const CaseSource& source, const std::string& column)
+{
+    const auto found = source.columns.find(column);
+    return found == source.columns.end() ? std::nullopt : number_in(found->second);
+}
+
+std::optional<double> number_of_case(const std::string& text, const CaseSource& source)
+{
+    const auto fixed = number_in(text);
+    return fixed ? fixed : table_value(source, text);
+}
+
+std::optional<double> table_mean(std::span<const CaseSource> cases, const std::string& column)
+{
+    double sum = 0;
+    for (const auto& source : cases) {
+        const auto value = table_value(source, column);
+        if (!value) return std::nullopt;
+        sum += *value;
+    }
+    return cases.empty() ? std::nullopt : std::optional(sum / static_cast<double>(cases.size()));
+}
+
+}  // namespace meshard

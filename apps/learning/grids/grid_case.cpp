@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/grids/grid_case.h"
+
+#include "partition/error.h"
+#include "partition/mesh/mesh.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace meshard {
+namespace {
+
+/// (N, components), float32.
+at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells, const std::string& where)
+{
+    const auto num_components = array.num_components();
+    if (array.type() == ScalarType::String) throw InvalidInput(where + ": the array '" + array.name() + "' holds texts; expected numbers.");
+    const auto rows = torch::tensor(array.to_doubles(), torch::kDouble).view({-1, num_components}).to(torch::kFloat);
+    const auto bad = torch::nonzero(torch::isfinite(rows).all(1).logical_not()).flatten();
+    if (bad.numel() == 0) return rows;
+    auto row = bad[0].item<std::int64_t>();
+    std::string place;
+    for (int axis = 0; axis < 3; ++axis) {
+        const auto count = on_cells ? grid.num_cells(axis) : grid.num_points[axis];
+        place += (axis == 0 ? "" : ", ") + std::to_string(row % count);
+        row /= count;
+    }
+    throw InvalidInput(where + ": the array '" + array.name() + "' is not finite at " + std::to_string(bad.numel()) + (on_cells ? " cells" : " points") +
+                       ", first at (x, y, z) = (" + place + "), counted from 0. Repair the case or leave it out.");
+}
+
+}  // namespace
+
+std::string extents_text(const std::vector<std::int64_t>& extents)
+{
+    std::string text;
+    for (auto extent = extents.rbegin(); extent != extents.rend(); ++extent) text += (text.empty() ? "" : " x ") + std::to_string(*extent);
+    return text;
+}
+
+GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where)
+{
+    GridRows rows;
+    for (const int axis : {2, 1, 0}) {
+        const auto count = data.on_cells ? grid.num_cells(axis) : grid.num_points[axis];
+        if (count > 1) rows.extents.push_back(count);
+    }
+    const std::string group = data.on_cells ? "cell" : "point";
+    if (rows.extents.size() < 2) {
+        throw InvalidInput(where + " has " + (rows.extents.empty() ? std::string("one ") : std::to_string(rows.extents.front()) + " ") + group +
+                           "s in a line; a grid has at least two directions with more than one.");
+    }
+    const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
+    const auto find = [&](const std::string& name) -> const DataArray& {
+        const auto& elsewhere = data.on_cells ? grid.point_data : grid.cell_data;
+        if (!find_array(arrays, name) && find_array(elsewhere, name)) {
+            throw InvalidInput(where + " has '" + name + "' at its " + (data.on_cells ? "points" : "cells") + ", and data.association is " + group +
+                               ". Set data.association=" + (data.on_cells ? "point." : "cell."));
+        }
+        return require_array(arrays, name, where, group);
+    };
+    std::vector<at::Tensor> told, fields;
+    for (const auto& name : data.arrays) told.push_back(rows_of(find(name), grid, data.on_cells, where));
+    rows.told = torch::cat(told, 1);
+    if (!with_truth) return rows;
+    for (const auto& field : data.fields) {
+        fields.push_back(rows_of(find(field.from), grid, data.on_cells, where));
+        rows.channels.push_back(fields.back().size(1));
+    }
+    rows.target = torch::cat(fields, 1);
+    return rows;
+}
+
+SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain)
+{
+    const auto num_ranks = domain->size(domain->axis("domain"));
+    const auto rows_in_line = std::accumulate(extents.begin() + 1, extents.end(), std::int64_t{1}, std::multiplies<>());
+    const bool is_apart = extents[0] % rows_together != 0 || extents[0] / rows_together < num_ranks;  // then a cut goes anywhere
+    const auto block = is_apart ? 1 : rows_together;
+    auto of_ranks = even_extents(extents[0] / block, num_ranks);
+    for (auto& extent : of_ranks) extent *= block * rows_in_line;
+    return make_spec(domain, {AxisLayout{Shard(1), std::make_shared<const Extents>(std::move(of_ranks)), 1}});
+}
+
+at::Tensor own_rows_of_grid(const at::Tensor& rows, const SpecPtr& spec)
+{
+    const auto me = spec->device_mesh->coordinate(spec->device_mesh->axis("domain"));
+    return from_local(rows.narrow(0, spec->axes[0].offset(me), (*spec->axes[0].extents)[me]).clone().unsqueeze(0), spec);
+}
+
+CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data, const SpecPtr& spec)
+{
+    CaseTensors example{.id = source.id, .num_points = rows.told.size(0), .inputs = {}, .target = {}, .measures = {}, .channels = rows.channels};
+    example.inputs.embedding = own_rows_of_grid(rows.told, spec);
+    example.inputs.grid = rows.extents;
+    if (rows.target.defined()) example.target = own_rows_of_grid(rows.target, spec);
+    tell_of_case(example.inputs, data, source);
+    return example;
+}
+
+}  // namespace meshard

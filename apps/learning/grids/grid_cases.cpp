@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/grids/grid_cases.h"
+
+#include "apps/learning/settings/grid_settings.h"
+#include "partition/error.h"
+
+#include <torch/torch.h>
+
+namespace meshard {
+namespace {
+
+std::vector<double> numbers_of(const at::Tensor& values)
+{
+    const auto doubles = values.to(torch::kDouble).contiguous();
+    return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
+}
+
+StoredCase known_of(const GridRows& rows, const std::string& id)
+{
+    StoredCase known;
+    known.case_id = id;
+    known.num_rows = rows.told.size(0);
+    known.num_inputs = rows.told.size(1);
+    known.channels = rows.channels;
+    known.statistics.emplace_back().add(rows.target);
+    known.lowest = numbers_of(rows.told.amin(0));
+    known.highest = numbers_of(rows.told.amax(0));
+    return known;
+}
+
+}  // namespace
+
+GridWidths grid_widths(const CaseTensors& example, const DataConfig& data)
+{
+    return {.in_channels = example.inputs.embedding.size(-1) + static_cast<std::int64_t>(data.constants.size()),
+            .out_channels = example.target.size(-1),
+            .extents = example.inputs.grid};
+}
+
+LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config, const std::shared_ptr<const DeviceMesh>& domain,
+                       const std::optional<CaseTensors>& like)
+{
+    LoadedGrids grids;
+    for (const auto& source : sources) {
+        const auto where = "case " + source.id + " (" + source.file.string() + ")";
+        const auto rows = grid_rows(read_image(source.file), config.data, true, where);
+        const auto spec = spec_of_grid(rows.extents, rows_together(config.model), domain);
+        grids.known.push_back(known_of(rows, source.id));
+        grids.told.add(rows.told);
+        grids.examples.push_back(grid_case_tensors(rows, source, config.data, spec));
+        const auto& first = like ? *like : grids.examples.front();
+        const auto widths = grid_widths(grids.examples.back(), config.data), before = grid_widths(first, config.data);
+        const auto said = [&](const GridWidths& one) {
+            return extents_text(one.extents) + (config.data.on_cells ? " cells, " : " points, ") + std::to_string(one.in_channels) +
+                   " numbers each to learn from and " + std::to_string(one.out_channels) + " to learn";
+        };
+        const auto arguments = [&](const GridWidths& one) {
+            try {
+                return grid_model_arguments(config.model, one);
+            } catch (const InvalidInput& wrong) {
+                throw InvalidInput(where + ": " + wrong.what());
+            }
+        };
+        if (arguments(widths) == arguments(before)) continue;
+        throw InvalidInput(where + " has " + said(widths) + ", and case " + first.id + " has " + said(before) + "; " + config.model.name +
+                           " takes cases that are alike in this. Leave one of them out.");
+    }
+    return grids;
+}
+
+}  // namespace meshard

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/report/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+using PageJson = nlohmann::ordered_json;
+
+constexpr const char* kStyle = R"(:root{color-scheme:light dark;--line:#8886;--a:#1f77b4;--b:#d95f02;--c:#1b9e77;--d:#7570b3}
+body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:1100px;overflow-wrap:anywhere}
+h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid var(--line)}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
+th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th:first-child,td:first-child{text-align:left}th[data-sort]{cursor:pointer;text-decoration:underline dotted}
+svg{width:100%;max-width:520px;height:auto;font-size:11px}svg text{fill:currentColor}
+.frame{fill:none;stroke:currentColor;stroke-opacity:.5}.guide{stroke:currentColor;stroke-opacity:.4;stroke-dasharray:4 3}
+.plots{display:flex;flex-wrap:wrap;gap:1rem}.plots>figure{flex:1 1 300px;margin:0;min-width:0}
+.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(260px,1fr));gap:.5rem}.pictures img{width:100%;height:auto}
+.note{border-left:4px solid var(--b);padding-left:.6rem}figcaption{font-size:.85rem}
+)";
+
+constexpr const char* kScript = R"(document.querySelectorAll('th[data-sort]').forEach(function(head){head.addEventListener('click',function(){
+var table=head.closest('table'),body=table.tBodies[0],k=head.cellIndex,up=head.dataset.sort!=='up';
+head.dataset.sort=up?'up':'down';
+Array.from(body.rows).sort(function(a,b){var x=a.cells[k].dataset.value,y=b.cells[k].dataset.value,p=parseFloat(x),q=parseFloat(y);
+var c=isNaN(p)||isNaN(q)?String(x).localeCompare(String(y)):p-q;return up?c:-c;}).forEach(function(row){body.appendChild(row);});});});
+)";
+
+constexpr std::array kColors{"var(--a)", "var(--b)", "var(--c)", "var(--d)"};
+
+std::string escaped(const std::string& text)
+{
+    std::string safe;
+    for (const char c : text) {
+        if (c == '<')
+            safe += "&lt;";
+        else if (c == '>')
+            safe += "&gt;";
+        else if (c == '&')
+            safe += "&amp;";
+        else if (c == '"')
+            safe += "&quot;";
+        else
+            safe += c;
+    }
+    return safe;
+}
+
+std::string number(double value)
+{
+    if (!std::isfinite(value)) return "-";
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", value);
+    return text;
+}
+
+std::string cell(const PageJson& value)
+{
+    if (value.is_null()) return "<td data-value=\"\">-</td>";
+    if (value.is_string()) return "<td data-value=\"" + escaped(value.get<std::string>()) + "\">" + escaped(value.get<std::string>()) + "</td>";
+    return "<td data-value=\"" + value.dump() + "\">" + (value.is_number_float() ? number(value.get<double>()) : value.dump()) + "</td>";
+}
+
+std::string base64_of(const std::string& bytes)
+{
+    constexpr const char* letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string text;
+    for (std::size_t i = 0; i < bytes.size(); i += 3) {
+        std::uint32_t group = 0;
+        for (std::size_t k = 0; k < 3; ++k) group = group << 8 | (i + k < bytes.size() ? static_cast<std::uint8_t>(bytes[i + k]) : 0U);
+        for (std::size_t k = 0; k < 4; ++k) text += i + k <= bytes.size() ? letters[group >> (18 - 6 * k) & 63U] : '=';
+    }
+    return text;
+}
+
+/// A line or dots of a plot.
+struct PlotSeries {
+    std::string name;
+    std::vector<std::array<double, 2>> points;
+    std::vector<std::string> titles;  ///< of dots, shown under the pointer; without them a line is drawn
+};
+
+struct PlotOptions {
+    std::string title, x, y;
+    bool log_y = false;
+    bool with_diagonal = false;
+};
+
+std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
+{
+    constexpr double width = 420, height = 300, left = 58, right = 12, top = 12, bottom = 40;
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    std::array<double, 2> low{infinity, infinity}, high{-infinity, -infinity};
+    for (auto& one : series) {
+        for (auto& point : one.points) {
+            if (options.log_y) point[1] = std::log10(std::max(point[1], 1e-30));
+            for (int k = 0; k < 2; ++k) {
+                low[k] = std::min(low[k], point[k]);
+                high[k] = std::max(high[k], point[k]);
+            }
+        }
+    }
+    if (!std::isfinite(low[0])) return {};
+    if (options.with_diagonal) {
+        low.fill(std::min(low[0], low[1]));
+        high.fill(std::max(high[0], high[1]));
+    }
+    for (int k = 0; k < 2; ++k) {
+        const auto margin = high[k] > low[k] ? 0.05 * (high[k] - low[k]) : std::max(1e-6, 0.05 * std::abs(low[k]));
+        low[k] -= margin;
+        high[k] += margin;
+    }
+    const auto x = [&](double value) { return left + (value - low[0]) / (high[0] - low[0]) * (width - left - right); };
+    const auto y = [&](double value) { return height - bottom - (value - low[1]) / (high[1] - low[1]) * (height - top - bottom); };
+    std::ostringstream out;
+    out << "<figure><figcaption>" << escaped(options.title) << "</figcaption><svg viewBox=\"0 0 " << width << " " << height << "\" role=\"img\">";
+    out << "<rect class=\"frame\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width - left - right << "\" height=\"" << height - top - bottom
+        << "\"/>";
+    for (int tick = 0; tick <= 4; ++tick) {
+        const auto at_x = low[0] + (high[0] - low[0]) * tick / 4, at_y = low[1] + (high[1] - low[1]) * tick / 4;
+        out << "<text x=\"" << x(at_x) << "\" y=\"" << height - bottom + 14 << "\" text-anchor=\"middle\">" << number(at_x) << "</text>";
+        out << "<text x=\"" << left - 4 << "\" y=\"" << y(at_y) + 4 << "\" text-anchor=\"end\">" << number(options.log_y ? std::pow(10, at_y) : at_y)
+            << "</text>";
+    }
+    out << "<text x=\"" << width / 2 << "\" y=\"" << height - 8 << "\" text-anchor=\"middle\">" << escaped(options.x) << "</text>";
+    out << "<text x=\"" << left + 6 << "\" y=\"" << top + 14 << "\">" << escaped(options.y) << "</text>";
+    if (options.with_diagonal) {
+        out << "<line class=\"guide\" x1=\"" << x(low[0]) << "\" y1=\"" << y(low[0]) << "\" x2=\"" << x(high[0]) << "\" y2=\"" << y(high[0]) << "\"/>";
+    }
+    std::size_t color = 0;
+    for (const auto& one : series) {
+        const auto* paint = kColors[color % kColors.size()];
+        if (one.titles.empty()) {
+            out << "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" << paint << "\" points=\"";
+            for (const auto& point : one.points) out << number(x(point[0])) << "," << number(y(point[1])) << " ";
+            out << "\"><title>" << escaped(one.name) << "</title></polyline>";
+        }
+        for (std::size_t i = 0; i < one.titles.size(); ++i) {
+            out << "<circle r=\"4\" fill=\"" << paint << "\" cx=\"" << number(x(one.points[i][0])) << "\" cy=\"" << number(y(one.points[i][1])) << "\"><title>"
+                << escaped(one.titles[i]) << "</title></circle>";
+        }
+        out << "<text x=\"" << width - right - 6 << "\" y=\"" << top + 14 + 13 * static_cast<double>(color) << "\" text-anchor=\"end\" style=\"fill:" << paint
+            << "\">" << escaped(one.name) << "</text>";
+        ++color;
+    }
+    out << "</svg></figure>";
+    return out.str();
+}
+
+/// Head and rows; columns can be sorted by.
+std::string table(const std::vector<std::string>& names, const std::vector<std::vector<PageJson>>& rows)
+{
+    std::string html = "<div class=\"wide\"><table><thead><tr>";
+    for (const auto& name : names) html += "<th data-sort=\"\">" + escaped(name) + "</th>";
+    html += "</tr></thead><tbody>";
+    for (const auto& row : rows) {
+        html += "<tr>";
+        for (const auto& value : row) html += cell(value);
+        html += "</tr>";
+    }
+    return html + "</tbody></table></div>";
+}
+
+std::string tables_of_fields(const PageJson& run)
+{
+    constexpr std::array metrics{"rel_l2", "rel_l1", "mae", "rmse", "max_abs", "rel_l2_area", "r2"};
+    std::vector<std::vector<PageJson>> rows;
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        for (const auto& [field, values] : numbers["fields"].items()) {
+            std::vector<PageJson> row{split + " " + field};
+            for (const auto* metric : metrics) row.push_back(values[metric]["mean"]);
+            for (const auto* which : {"median", "max", "worst"}) row.push_back(values["rel_l2"][which]);
+            row.push_back(values["guess_rel_l2"]["mean"]);
+            for (const auto* part : {"x", "y", "z"}) row.push_back(values.contains(part) ? values[part]["rel_l2"]["mean"] : PageJson());
+            rows.push_back(std::move(row));
+        }
+    }
+    return table({"field", "rel_l2", "rel_l1", "mae", "rmse", "max_abs", "rel_l2_area", "r2", "rel_l2 median", "rel_l2 max", "worst case",
+                  "rel_l2 of the training mean", "x.rel_l2", "y.rel_l2", "z.rel_l2"},
+                 rows);
+}
+
+/// Of each split with several cases, which is the worst and why.
+std::string worst_cases(const PageJson& run)
+{
+    std::string html;
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        if (!numbers.contains("worst")) continue;
+        html += "<p>Worst of " + escaped(split) + ": case " + escaped(numbers["worst"]["id"].get<std::string>()) + ". " +
+                escaped(numbers["worst"]["why"].get<std::string>()) + ".</p>";
+    }
+    return html;
+}
+
+std::string table_of_forces(const PageJson& run)
+{
+    constexpr std::array metrics{"n", "mae", "bias", "std", "max_abs", "worst", "mean_rel", "r2", "spearman", "pair_order", "guess_mae"};
+    std::vector<std::vector<PageJson>> rows;
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        for (const char* name : {"cd", "cd_table", "cd_head", "cd_shape", "cl", "cl_table", "cl_head", "cl_shape"}) {
+            if (!numbers.contains(name)) continue;
+            std::vector<PageJson> row{split + " " + name};
+            for (const auto* metric : metrics) row.push_back(numbers[name][metric]);
+            rows.push_back(std::move(row));
+        }
+    }
+    if (rows.empty()) return {};
+    std::vector<std::string> names{"coefficient"};
+    names.insert(names.end(), metrics.begin(), metrics.end());
+    return table(names, rows);
+}
+
+std::string table_of_cases(const PageJson& run)
+{
+    const auto& cases = run["evaluation"]["cases"];
+    if (cases.empty()) return {};
+    std::vector<std::string> names{"case", "split", "points"};
+    for (const auto& [field, values] : cases[0]["fields"].items()) {
+        for (const char* metric : {"rel_l2", "mae", "max_abs"}) names.push_back(field + " " + metric);
+    }
+    for (const char* name : {"Cd predicted", "Cd true", "Cd table", "Cd error", "Cl predicted", "Cl true", "Cl error", "seconds"}) names.emplace_back(name);
+    std::vector<std::vector<PageJson>> rows;
+    for (const auto& one : cases) {
+        std::vector<PageJson> row{one["id"], one["split"], one["num_points"]};
+        for (const auto& [field, values] : one["fields"].items()) {
+            for (const char* metric : {"rel_l2", "mae", "max_abs"}) row.push_back(values[metric]);
+        }
+        const auto coefficient = [&](const char* name, const char* which) {
+            return one.contains(name) && one[name].contains(which) ? one[name][which] : PageJson();
+        };
+        for (const char* which : {"predicted", "true", "table", "error"}) row.push_back(coefficient("cd", which));
+        for (const char* which : {"predicted", "true", "error"}) row.push_back(coefficient("cl", which));
+        row.push_back(one["seconds"]);
+        rows.push_back(std::move(row));
+    }
+    return table(names, rows);
+}
+
+std::string plots_of_forces(const PageJson& run)
+{
+    std::string html;
+    for (const char* name : {"cd", "cl"}) {
+        std::vector<PlotSeries> series;
+        for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+            PlotSeries dots{split, {}, {}};
+            for (const auto& one : run["evaluation"]["cases"]) {
+                if (one["split"] != split || !one.contains(name) || !one[name].contains("true")) continue;
+                const auto truth = one[name]["true"].get<double>(), predicted = one[name]["predicted"].get<double>();
+                dots.points.push_back({truth, predicted});
+                dots.titles.push_back("case " + one["id"].get<std::string>() + ": true " + number(truth) + ", predicted " + number(predicted));
+            }
+            if (!dots.points.empty()) series.push_back(std::move(dots));
+        }
+        const std::string title = name == std::string("cd") ? "Drag coefficient" : "Lift coefficient";
+        html += plot({.title = title, .x = "true (integral of the fields)", .y = "predicted", .log_y = false, .with_diagonal = true}, series);
+    }
+    return html;
+}
+
+std::string plot_along_x(const PageJson& one)
+{
+    std::vector<PlotSeries> series;
+    const auto low = one["drag_along_x"]["low_x"].get<double>(), high = one["drag_along_x"]["high_x"].get<double>();
+    for (const char* name : {"true", "predicted"}) {
+        PlotSeries line{name, {{low, 0}}, {}};
+        double sum = 0;
+        const auto& bins = one["drag_along_x"][name];
+        for (std::size_t i = 0; i < bins.size(); ++i) {
+            sum += bins[i].get<double>();
+            line.points.push_back({low + (high - low) * static_cast<double>(i + 1) / static_cast<double>(bins.size()), sum});
+        }
+        series.push_back(std::move(line));
+    }
+    return plot({.title = "Drag summed along x, case " + one["id"].get<std::string>(), .x = "x", .y = "Cd up to x"}, series);
+}
+
+/// Shares of points by their error, of each field.
+std::string histograms(const PageJson& run)
+{
+    std::vector<std::string> fields;
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        if (!numbers.contains("error_histograms")) continue;
+        for (const auto& [field, counts] : numbers["error_histograms"].items()) {
+            if (std::ranges::find(fields, field) == fields.end()) fields.push_back(field);
+        }
+    }
+    std::string html;
+    for (const auto& field : fields) {
+        std::vector<PlotSeries> series;
+        for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+            if (!numbers.contains("error_histograms")) continue;
+            const auto& found = numbers["error_histograms"][field];
+            const auto counts = found["counts"].get<std::vector<double>>();
+            const auto low = found["low"].get<double>(), width = (found["high"].get<double>() - low) / static_cast<double>(counts.size());
+            auto total = found["below"].get<double>() + found["above"].get<double>();
+            for (const auto count : counts) total += count;
+            PlotSeries steps{split, {{low, 0}}, {}};
+            for (std::size_t bin = 0; bin < counts.size(); ++bin) {
+                const auto share = 100 * counts[bin] / std::max(total, 1.0), begin = low + width * static_cast<double>(bin);
+                steps.points.push_back({begin, share});
+                steps.points.push_back({begin + width, share});
+            }
+            steps.points.push_back({found["high"].get<double>(), 0});
+            series.push_back(std::move(steps));
+        }
+        html += plot({.title = "Errors of " + field, .x = "predicted - true, in deviations of the training cases", .y = "% of points and components"}, series);
+    }
+    return html;
+}
+
+std::string curves(const PageJson& report)
+{
+    std::vector<std::string> names;
+    for (const auto& run : report["runs"]) {
+        for (const auto& [name, points] : run["curves"].items()) {
+            if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        }
+    }
+    std::string html;
+    for (const auto& name : names) {
+        std::vector<PlotSeries> series;
+        for (const auto& run : report["runs"]) {
+            if (!run["curves"].contains(name)) continue;
+            PlotSeries line{run["name"], {}, {}};
+            for (const auto& point : run["curves"][name]) {
+                if (point[1].is_number()) line.points.push_back({point[0].get<double>(), point[1].get<double>()});
+            }
+            series.push_back(std::move(line));
+        }
+        html += plot({.title = name, .x = "epoch", .y = "", .log_y = true}, series);
+    }
+    return html;
+}
+
+/// Sentences that say whether the model is better than knowing nothing.
+std::string verdict(const PageJson& run)
+{
+    std::string html = "<ul>";
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        const auto line = [&](const std::string& what, const PageJson& found, const PageJson& guess) {
+            if (!found.is_number() || !guess.is_number()) return;
+            const bool is_better = found.get<double>() < guess.get<double>();
+            html += "<li>" + escaped(split + ": " + what) + " " + number(found.get<double>()) + (is_better ? ", better than " : ", <b>not better</b> than ") +
+                    number(guess.get<double>()) + " of the training mean</li>";
+        };
+        for (const auto& [field, values] : numbers["fields"].items()) line(field + " rel_l2", values["rel_l2"]["mean"], values["guess_rel_l2"]["mean"]);
+        for (const char* name : {"cd_table", "cd"}) {
+            if (!numbers.contains(name)) continue;
+            line(std::string(name) + " mae", numbers[name]["mae"], numbers[name]["guess_mae"]);
+        }
+    }
+    return html + "</ul>";
+}
+
+std::string section_of(const PageJson& run, std::span<const CasePictures> pictures)
+{
+    const auto name = run["name"].get<std::string>();
+    std::string html = "<section><h2>" + escaped(name) + "</h2><p>" + escaped(run["evaluation"]["model"].get<std::string>()) + "</p>" + verdict(run);
+    for (const auto& note : run["evaluation"]["notes"]) html += "<p class=\"note\">" + escaped(note.get<std::string>()) + "</p>";
+    for (const char* which : {"contradictions", "warnings"}) {
+        if (!run["data"].contains(which)) continue;
+        for (const auto& sentence : run["data"][which]) html += "<p class=\"note\">" + escaped("data: " + sentence.get<std::string>()) + "</p>";
+    }
+    if (const auto& end = run["convergence"]; end.is_object() && !end["converged"].get<bool>()) {
+        html += "<p class=\"note\">Training had not converged: in the last tenth of its epochs the " + end["of"].get<std::string>() + " still fell by " +
+                number(100 * end["fell_by"].get<double>()) + " %. Train longer.</p>";
+    }
+    html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run) + worst_cases(run);
+    if (const auto errors = histograms(run); !errors.empty()) html += "<div class=\"plots\">" + errors + "</div>";
+    const auto forces = table_of_forces(run);
+    if (!forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);
+    std::vector<std::string> drawn;
+    for (const auto& picture : pictures) {
+        if (picture.run == name && std::ranges::find(drawn, picture.id) == drawn.end()) drawn.push_back(picture.id);
+    }
+    for (const auto& one : run["evaluation"]["cases"]) {
+        if (one.contains("drag_along_x") && std::ranges::find(drawn, one["id"].get<std::string>()) != drawn.end()) html += plot_along_x(one);
+    }
+    if (!forces.empty()) html += "</div>";
+    html += "<h3>Cases</h3>" + table_of_cases(run);
+    for (const auto& picture : pictures) {
+        if (picture.run != name) continue;
+        const auto what = "case " + picture.id + " (" + picture.why + "), " + picture.field + (picture.seen.empty() ? "" : ", " + picture.seen);
+        html += "<h3>" + escaped(what) + "</h3><div class=\"pictures\">";
+        for (const auto& [called, light, dark] : picture.pictures) {
+            html += "<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64," + base64_of(dark) + "\"><img alt=\"" +
+                    escaped(called) + "\" src=\"data:image/png;base64," + base64_of(light) + "\"></picture>";
+        }
+        html += "</div>";
+    }
+    return html + "</section>";
+}
+
+}  // namespace
+
+std::string report_html(std::span<const ReportedRun> runs, std::span<const CasePictures> pictures)
+{
+    const auto report = report_json(runs);
+    std::string html = "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">";
+    html += "<link rel=\"icon\" href=\"data:,\"><title>meshard report</title><style>" + std::string(kStyle) + "</style></head><body><h1>meshard report</h1>";
+    for (const auto& run : report["runs"]) html += section_of(run, pictures);
+    if (const auto lines = curves(report); !lines.empty()) html += "<section><h2>Curves</h2><div class=\"plots\">" + lines + "</div></section>";
+    return html + "<script>" + kScript + "</script></body></html>\n";
+}
+
+}  // namespace meshard

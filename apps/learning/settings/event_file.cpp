@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/settings/event_file.h"
+
+#include "partition/error.h"
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <unistd.h>
+
+namespace meshard {
+namespace {
+
+template <class T>
+std::string little_endian(T value)
+{
+    std::string bytes(sizeof value, '\0');
+    std::memcpy(bytes.data(), &value, sizeof value);  // as all machines that this runs on have it
+    return bytes;
+}
+
+std::string varint(std::uint64_t value)
+{
+    std::string bytes;
+    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
+    return bytes + static_cast<char>(value);
+}
+
+/// A field of text or of another message.
+std::string field(int number, const std::string& content)
+{
+    return varint(static_cast<std::uint64_t>(number) << 3 | 2) + varint(content.size()) + content;
+}
+
+/// Records carry their checksum turned and shifted, since they may hold checksums themselves.
+std::string masked_checksum(std::string_view bytes)
+{
+    const auto checksum = crc32c(bytes);
+    return little_endian<std::uint32_t>((checksum >> 15 | checksum << 17) + 0xa282ead8U);
+}
+
+/// Field 1 of an Event.
+std::string wall_time()
+{
+    const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::string(1, '\x09') + little_endian(now);
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes)
+{
+    static const auto table = [] {
+        std::array<std::uint32_t, 256> entries{};
+        for (std::uint32_t i = 0; i < entries.size(); ++i) {
+            auto value = i;
+            for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0x82F63B78U : 0U);
+            entries[i] = value;
+        }
+        return entries;
+    }();
+    std::uint32_t checksum = 0xFFFFFFFFU;
+    for (const char byte : bytes) checksum = table[(checksum ^ static_cast<std::uint8_t>(byte)) & 0xFFU] ^ checksum >> 8;
+    return ~checksum;
+}
+
+EventFile::EventFile(const std::filesystem::path& folder)
+{
+    std::array<char, 256> host{};
+    gethostname(host.data(), host.size() - 1);
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    path_ = folder / ("events.out.tfevents." + std::to_string(seconds) + "." + host.data() + "." + std::to_string(getpid()));
+    file_.open(path_, std::ios::binary);
+    write(wall_time() + field(3, "brain.Event:2"));
+}
+
+void EventFile::add(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars)
+{
+    std::string summary;
+    for (const auto& [name, value] : scalars) summary += field(1, field(1, name) + '\x15' + little_endian(static_cast<float>(value)));
+    write(wall_time() + '\x10' + varint(static_cast<std::uint64_t>(step)) + field(5, summary));
+}
+
+void EventFile::write(const std::string& event)
+{
+    const auto length = little_endian<std::uint64_t>(event.size());
+    file_ << length << masked_checksum(length) << event << masked_checksum(event) << std::flush;
+    if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
+}
+
+}  // namespace meshard

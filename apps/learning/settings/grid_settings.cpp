@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/settings/grid_settings.h"
+
+#include "apps/console/console.h"
+#include "partition/error.h"
+
+#include <algorithm>
+#include <exception>
+#include <set>
+
+namespace meshard {
+namespace {
+
+/// Keys below these have no meaning for grids, and why.
+struct RefusedKey {
+    std::string_view path;
+    std::string_view why;
+};
+
+constexpr RefusedKey kRefused[] = {
+    {"data.surface", "data.grid stands in its place"},
+    {"data.volume", "data.grid stands in its place"},
+    {"data.inputs", "a model of grids is told the arrays of data.arrays"},
+    {"data.normals", "a grid has no normals"},
+    {"data.orient", "a grid has no surface"},
+    {"data.wall", "distances of a grid are one of its arrays; name it in data.arrays"},
+    {"data.wall_patches", "distances of a grid are one of its arrays; name it in data.arrays"},
+    {"data.distances", "distances of a grid are one of its arrays; name it in data.arrays"},
+    {"data.ground", "heights of a grid are one of its arrays; name it in data.arrays"},
+    {"data.encoding", "a model of grids is not told the places of its cells"},
+    {"data.center", "a model of grids is not told the places of its cells"},
+    {"data.length", "a model of grids is not told the places of its cells"},
+    {"data.time", "models of grids take no time; name the column among data.constants"},
+    {"data.forces", "a regular grid has no surface on which forces act"},
+    {"data.sampling", "a model of grids takes all of a grid"},
+    {"data.sampling_resolution", "a model of grids takes all of a grid"},
+    {"data.parts", "grids are cut into rows, one block a rank, while they are read"},
+    {"data.store", "grids are read whole, and nothing is kept"},
+    {"data.memory", "grids stay in memory"},
+    {"training.augment", "it turns and shifts points"},
+    {"training.force_weights", "a regular grid has no surface on which forces act"},
+    {"training.point_weights", "all cells of a grid have the same size"},
+    {"training.coefficient_weights", "a regular grid has no surface on which forces act"},
+    {"data.sets", "there is one set of grids: put all of them below data.grid"},
+    {"training.exact", "convolutions and Fourier transforms add in an order that depends on the cut"},
+};
+
+bool is_below(std::string_view path, std::string_view key)
+{
+    return path == key || (path.starts_with(key) && path.size() > key.size() && path[key.size()] == '.');
+}
+
+/// Whether a setting says what holds without it, as files of settings that a run has written do.
+bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
+{
+    std::string text;
+    for (const auto& value : setting.values) text += (text.empty() ? "" : ", ") + value;
+    if (setting.is_list) text = "[" + text + "]";
+    return setting.source == "default" || std::ranges::any_of(rules, [&](const auto& rule) { return rule.path == setting.path && rule.fallback == text; });
+}
+
+std::string names_of(bool of_grids)
+{
+    std::string names;
+    for (const auto& entry : registered_models()) {
+        if (entry.is_of_grids() == of_grids && !entry.is_denoiser) names += (names.empty() ? "" : ", ") + entry.name;
+    }
+    return names;
+}
+
+nlohmann::json with_defaults(const ModelEntry& entry, const nlohmann::json& given)
+{
+    auto arguments = entry.defaults;
+    arguments.update(given);
+    return arguments;
+}
+
+}  // namespace
+
+void refuse_keys_of_points(const Settings& settings)
+{
+    const auto rules = training_rules();
+    for (const auto& setting : settings.all()) {
+        if (is_default(setting, rules)) continue;
+        for (const auto& [path, why] : kRefused) {
+            if (!is_below(setting.path, path)) continue;
+            throw UsageError(settings.where(setting.path) + " does not go with data.grid: " + std::string(why) + ". Leave it out.");
+        }
+    }
+}
+
+std::vector<std::string> grid_arrays(const Settings& settings)
+{
+    const auto* arrays = settings.find("data.arrays");
+    if (!arrays || arrays->values.empty()) throw UsageError("data.arrays must name the arrays that the model is told, e.g. data.arrays=[permeability].");
+    if (std::set<std::string>(arrays->values.begin(), arrays->values.end()).size() != arrays->values.size())
+        throw UsageError(settings.where("data.arrays") + " names an array twice.");
+    return arrays->values;
+}
+
+void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data)
+{
+    const auto& entry = find_model(model.name);
+    if (entry.is_of_grids() != data.is_grid) {
+        throw UsageError(settings.where("model.name") + " is " + entry.name + ", a model of " +
+                         (data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
+                                       : "grids, and the cases are none (data.grid); models of points are " + names_of(false)) +
+                         ".");
+    }
+    if (!data.is_grid && settings.has("data.arrays"))
+        throw UsageError(settings.where("data.arrays") + " belongs to data.grid; what points are told is said by data.inputs.");
+}
+
+std::int64_t rows_together(const ModelConfig& model)
+{
+    const auto& entry = find_model(model.name);
+    return entry.rows_together ? entry.rows_together(with_defaults(entry, model.arguments)) : 1;
+}
+
+void check_grid_model(const ModelConfig& model)
+{
+    // Grids of which nothing is known yet: any number of directions and rows that the model takes will do.
+    std::exception_ptr error;
+    for (const auto directions : find_model(model.name).directions) {
+        try {
+            auto given = model;
+            GridWidths widths{.in_channels = 1, .out_channels = 1, .extents = std::vector<std::int64_t>(directions, rows_together(model))};
+            const auto arguments = find_model(model.name).grid_widths(widths);
+            for (const auto& [name, value] : arguments.items()) given.arguments.erase(name);
+            grid_model_arguments(given, widths);
+            return;
+        } catch (const InvalidInput&) {
+            error = std::current_exception();
+        }
+    }
+    std::rethrow_exception(error);
+}
+
+nlohmann::json grid_model_arguments(const ModelConfig& model, const GridWidths& widths)
+{
+    const auto& entry = find_model(model.name);
+    const auto num_directions = static_cast<std::int64_t>(widths.extents.size());
+    if (std::ranges::find(entry.directions, num_directions) == entry.directions.end()) {
+        std::string taken;
+        for (const auto directions : entry.directions) taken += (taken.empty() ? "" : " or ") + std::to_string(directions);
+        throw InvalidInput("the grids have " + std::to_string(num_directions) + " directions with more than one row, and " + entry.name + " takes " + taken +
+                           ". Take another of " + names_of(true) + ".");
+    }
+    auto arguments = entry.grid_widths(widths);
+    for (const auto& [name, value] : model.arguments.items()) {
+        if (const auto width = arguments.find(name); width != arguments.end() && *width != value) {
+            throw InvalidInput("model." + name + " is " + value.dump() + ", and by the cases it is " + width->dump() + ". It follows from them: leave it out.");
+        }
+        arguments[name] = value;
+    }
+    return complete_arguments(entry, arguments);
+}
+
+}  // namespace meshard

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/settings/model_rules.h"
+
+#include "models/registry/registry.h"
+
+#include <algorithm>
+#include <cctype>
+#include <deque>
+#include <string>
+
+namespace meshard {
+namespace {
+
+/// Keeps texts for rules, which only point to them, as long as the program runs.
+std::string_view kept(std::string text)
+{
+    static std::deque<std::string> texts;
+    for (const auto& known : texts) {
+        if (known == text) return known;
+    }
+    return texts.emplace_back(std::move(text));
+}
+
+SettingType type_of(const nlohmann::json& pattern, const OptionBounds& bounds)
+{
+    if (pattern.is_number_float()) return SettingType::Number;
+    if (pattern.is_number()) return SettingType::Integer;
+    if (pattern.is_boolean()) return SettingType::Boolean;
+    if (pattern.is_null()) return bounds.words.empty() ? SettingType::NumberList : SettingType::Text;  // none by default; a number is a list of one
+    if (!pattern.is_array()) return SettingType::Text;
+    return !pattern.empty() && pattern[0].is_string() ? SettingType::TextList : SettingType::NumberList;
+}
+
+/// A default as YAML: words without the quotes of JSON.
+std::string yaml_text(const nlohmann::json& value)
+{
+    if (value.is_null()) return {};
+    const auto is_plain = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+    if (!value.is_string()) return value.dump();
+    const auto& text = value.get_ref<const std::string&>();
+    return !text.empty() && std::all_of(text.begin(), text.end(), is_plain) ? text : value.dump();
+}
+
+SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
+{
+    const auto condition = option.only_with.empty() ? "" : "; with " + option.only_with;
+    SettingRule rule{.path = kept("model." + option.name),
+                     .type = type_of(pattern, option.bounds),
+                     .fallback = kept(yaml_text(pattern)),
+                     .meaning = kept(option.meaning + condition)};
+    std::string words;
+    for (const auto& word : option.bounds.words) words += (words.empty() ? "" : "|") + word;
+    rule.words = kept(words);
+    if (pattern.is_number_integer()) {
+        rule.min = 0;
+        rule.max = kLargeCount;
+    }
+    if (!option.only_with.empty()) return rule;  // the model checks it
+    rule.min = std::max(rule.min, option.bounds.least);
+    rule.max = std::min(rule.max, option.bounds.most);
+    return rule;
+}
+
+/// What follows from the data may be stated, too.
+SettingRule width_rule(const std::string& name, const nlohmann::json& width, const std::string& meaning)
+{
+    SettingRule rule{.path = kept("model." + name),
+                     .type = SettingType::Boolean,
+                     .meaning = kept(meaning + (meaning.empty() ? "" : "; ") + "follows from the data, and is checked where it is given")};
+    if (width.is_boolean()) return rule;
+    rule.type = SettingType::Integer;
+    rule.min = 1;
+    rule.max = kLargeCount;
+    return rule;
+}
+
+std::vector<SettingRule> rules_of(const ModelEntry& entry)
+{
+    std::vector<SettingRule> rules;
+    auto widths = entry.is_of_grids() ? entry.grid_widths({.in_channels = 1, .out_channels = 1, .extents = {1, 1}})
+                                      : entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
+    const auto pattern_of = [&](const std::string& option) {
+        const auto& pattern = entry.default_of(option);
+        return std::ranges::find(entry.per_direction, option) == entry.per_direction.end() ? pattern : nlohmann::json(pattern.at(0));
+    };
+    for (const auto& option : entry.options) {
+        if (!widths.contains(option.name)) {
+            rules.push_back(option_rule(option, pattern_of(option.name)));
+            if (pattern_of(option.name) != entry.default_of(option.name)) rules.back().type = SettingType::NumberList;
+            if (option.name == "aabb_min" || option.name == "aabb_max") rules.back().fallback = {};  // `model_arguments` has that of the data's frame
+            continue;
+        }
+        rules.push_back(width_rule(option.name, widths[option.name], option.meaning));
+        widths.erase(option.name);
+    }
+    for (const auto& [name, width] : widths.items()) rules.push_back(width_rule(name, width, ""));
+    return rules;
+}
+
+/// Adds a rule, or the model's name to the one that other models have for the key, which then allows what any of them does.
+void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::string& model)
+{
+    const auto known = std::find_if(rules.begin(), rules.end(), [&](const auto& other) { return other.path == rule.path; });
+    if (known == rules.end()) {
+        rule.of = kept(model);
+        rules.push_back(rule);
+        return;
+    }
+    known->of = kept(std::string(known->of) + ", " + model);
+    known->min = std::min(known->min, rule.min);
+    known->max = std::max(known->max, rule.max);
+    if (known->words != rule.words || known->type != rule.type)
+        known->meaning = kept(std::string(known->meaning) + "; " + model + ": " + std::string(rule.meaning));
+    if (known->words != rule.words) known->words = {};
+    if (rule.type == SettingType::NumberList) known->type = rule.type;  // a single number is one of one
+    if (known->fallback != rule.fallback) known->fallback = {};
+}
+
+}  // namespace
+
+std::vector<SettingRule> model_rules(std::string_view model)
+{
+    std::string names;
+    for (const auto& entry : registered_models()) {
+        if (!entry.is_denoiser) names += (names.empty() ? "" : "|") + entry.name;
+    }
+    std::vector<SettingRule> rules{{.path = "model.name", .fallback = "transolver", .words = kept(names), .meaning = "architecture"}};
+    if (!model.empty()) {
+        const auto own = rules_of(find_model(model));
+        rules.insert(rules.end(), own.begin(), own.end());
+        return rules;
+    }
+    for (const auto& entry : registered_models()) {
+        if (entry.is_denoiser) continue;
+        for (const auto& rule : rules_of(entry)) add_shared(rules, rule, entry.name);
+    }
+    return rules;
+}
+
+}  // namespace meshard

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/settings/run_record.h"
+
+#include "apps/learning/settings/training_config.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/hashed_json.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/error.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace meshard {
+namespace {
+
+constexpr std::string_view kBegin = "# meshard run ", kVersion = "1";
+
+std::filesystem::path file_in(const std::filesystem::path& run_dir)
+{
+    return run_dir / "resolved_config.yaml";
+}
+
+void require_unchanged(const std::filesystem::path& path)
+{
+    const auto file = MappedFile::open(path, "run");
+    const auto text = file->text();
+    const auto last = text.rfind("\n" + std::string(kBegin));
+    if (last == std::string_view::npos) return;
+    const auto lines = text.substr(0, last + 1);
+    auto record = text.substr(last + 1 + kBegin.size());
+    record = record.substr(0, record.find('\n'));
+    const auto version = record.substr(0, record.find(' '));
+    if (version != kVersion) throw UnknownVersion("run: " + path.string() + ", the settings of a run,", std::string(version), std::string(kVersion));
+    const auto stated = record.substr(std::min(version.size() + 1, record.size()));
+    if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated || text.substr(last + 1).find('\n') + 1 != text.size() - last - 1)
+        throw IoError("run: " + path.string() + " is damaged or was changed: its lines have the hash " + hash + ", and when it was written had " +
+                      std::string(stated) +
+                      ". Settings are changed by words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its last "
+                      "line.");
+}
+
+}  // namespace
+
+void write_run_settings(const std::filesystem::path& run_dir, const Settings& settings)
+{
+    const auto lines = settings.to_yaml(true);
+    write_file_atomically(file_in(run_dir), lines + std::string(kBegin) + std::string(kVersion) + " " + hash_text(xxh64_of_text(lines)) + "\n");
+}
+
+Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides, std::vector<std::string>* dropped)
+{
+    require_unchanged(file_in(run_dir));
+    return read_training_settings(file_in(run_dir), overrides, dropped);
+}
+
+}  // namespace meshard

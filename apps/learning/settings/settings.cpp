@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/settings/settings.h"
+
+#include "apps/console/console.h"
+#include "partition/nearest_name.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+constexpr std::string_view kMustBeSet = "???";
+
+std::vector<std::string> split(std::string_view text, char separator)
+{
+    std::vector<std::string> parts;
+    std::string part;
+    std::istringstream stream{std::string(text)};
+    while (std::getline(stream, part, separator)) parts.push_back(part);
+    return parts;
+}
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator)
+{
+    std::string text;
+    for (const auto& part : parts) text += (text.empty() ? "" : std::string(separator)) + part;
+    return text;
+}
+
+bool is_word_of(std::string_view words, const std::string& word)
+{
+    const auto list = split(words, '|');
+    return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+/// Whether the first segments of `pattern` fit `path`; `whole`: all of them.
+bool fits(std::string_view pattern, const std::vector<std::string>& path, bool whole)
+{
+    const auto segments = split(pattern, '.');
+    if (whole ? segments.size() != path.size() : segments.size() <= path.size()) return false;
+    for (std::size_t i = 0; i < path.size(); ++i) {
+        if (segments[i] != "*" && segments[i] != path[i]) return false;
+    }
+    return true;
+}
+
+const SettingRule* rule_of(std::span<const SettingRule> rules, const std::vector<std::string>& path)
+{
+    for (const auto& rule : rules) {
+        if (fits(rule.path, path, true)) return &rule;
+    }
+    return nullptr;
+}
+
+bool has_rules_below(std::span<const SettingRule> rules, const std::vector<std::string>& path)
+{
+    return std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return fits(rule.path, path, false); });
+}
+
+/// Names that may stand below `path`.
+std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const std::vector<std::string>& path)
+{
+    std::vector<std::string> names;
+    for (const auto& rule : rules) {
+        if (!fits(rule.path, path, false)) continue;
+        const auto name = split(rule.path, '.')[path.size()];
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    return names;
+}
+
+[[noreturn]] void refuse_unknown(std::span<const SettingRule> rules, std::vector<std::string> path, const std::string& source)
+{
+    const auto full = join(path, ".");
+    const auto name = path.back();
+    path.pop_back();
+    const auto prefix = path.empty() ? "" : join(path, ".") + ".";
+    const auto allowed = names_allowed(rules, path);
+    auto nearest = nearest_name(name, allowed);
+    std::string message = source + ": there is no key '" + full + "'.";
+    if (!nearest.empty()) {
+        message += " Did you mean '" + prefix + nearest + "'?";
+    } else {
+        // The name may be right and its place wrong: look for it among the last names of all keys.
+        for (const auto& rule : rules) {
+            if (split(rule.path, '.').back() == name) nearest = rule.path;
+        }
+        message += nearest.empty() ? " Known" + (prefix.empty() ? "" : " below " + join(path, ".")) + ": " + join(allowed, ", ") + "."
+                                   : " Did you mean '" + nearest + "'?";
+    }
+    throw UsageError(message);
+}
+
+std::string expected(const SettingRule& rule)
+{
+    std::string text;
+    switch (rule.type) {
+    case SettingType::Text:
+        text = rule.words.empty() ? "a text" : "";
+        break;
+    case SettingType::Integer:
+        text = "a whole number";
+        break;
+    case SettingType::Number:
+        text = "a number";
+        break;
+    case SettingType::Boolean:
+        text = "true or false";
+        break;
+    case SettingType::TextList:
+        text = rule.words.empty() ? "a list of texts" : "a list of";
+        break;
+    case SettingType::NumberList:
+        text = "a list of numbers";
+        break;
+    case SettingType::NumberOrTextList:
+        text = "a number";
+        break;
+    }
+    std::ostringstream range;
+    range.precision(12);
+    if (std::isfinite(rule.min)) range << " from " << rule.min;
+    if (std::isfinite(rule.max)) range << " to " << rule.max;
+    text += range.str();
+    if (rule.type == SettingType::NumberOrTextList) text += ", or a list of texts";
+    if (!rule.words.empty()) {
+        const auto words = join(split(rule.words, '|'), ", ");
+        text += text.empty() ? words : rule.type == SettingType::TextList ? " " + words : ", or " + words;
+    }
+    return text;
+}
+
+bool parse_number(const std::string& text, double& number)
+{
+    const char* begin = text.c_str() + (text.starts_with('+') ? 1 : 0);
+    const auto [end, error] = std::from_chars(begin, text.c_str() + text.size(), number);
+    return error == std::errc() && end == text.c_str() + text.size() && std::isfinite(number);
+}
+
+bool is_number_in_range(const SettingRule& rule, const std::string& text, bool whole)
+{
+    double number = 0;
+    return parse_number(text, number) && number >= rule.min && number <= rule.max && (!whole || number == std::floor(number));
+}
+
+void check(const SettingRule& rule, const Setting& setting)
+{
+    const auto refuse = [&](const std::string& found) {
+        throw UsageError(setting.source + ": " + setting.path + " is " + found + "; expected " + expected(rule) + ".");
+    };
+    const bool may_be_list = rule.type == SettingType::TextList || rule.type == SettingType::NumberList || rule.type == SettingType::NumberOrTextList;
+    if (setting.is_list && !may_be_list) refuse("a list");
+    for (const auto& value : setting.values) {
+        if (is_word_of(rule.not_yet, value)) {
+            const auto available = split(rule.words, '|');
+            throw UsageError(setting.source + ": " + setting.path + ": " + value + " is not implemented" +
+                             (available.empty() ? "; leave the key out." : ". Available: " + join(available, ", ") + "."));
+        }
+        const bool is_word = is_word_of(rule.words, value);
+        bool is_good = true;
+        switch (rule.type) {
+        case SettingType::Text:
+        case SettingType::TextList:
+            is_good = rule.words.empty() || is_word;
+            break;
+        case SettingType::Integer:
+            is_good = is_word || is_number_in_range(rule, value, true);
+            break;
+        case SettingType::Number:
+        case SettingType::NumberList:
+            is_good = is_word || is_number_in_range(rule, value, false);
+            break;
+        case SettingType::Boolean:
+            is_good = value == "true" || value == "false";
+            break;
+        case SettingType::NumberOrTextList:
+            is_good = setting.is_list || is_word || is_number_in_range(rule, value, false);
+            break;
+        }
+        if (is_good) continue;
+        const auto words = split(rule.words, '|');
+        const auto nearest = nearest_name(value, words);
+        refuse("'" + value + "'" + (nearest.empty() ? "" : " (did you mean '" + nearest + "'?)"));
+    }
+}
+
+std::string place(const std::string& file, const YAML::Mark& mark)
+{
+    if (mark.line < 0) return file;
+    return file + ":" + std::to_string(mark.line + 1) + ":" + std::to_string(mark.column + 1);
+}
+
+using TakeSetting = std::function<void(Setting)>;
+
+/// Visits the leaves of a YAML tree, but not what `is_removed` says of a dotted path. `source` is the file's name, or `command line`.
+void walk(const YAML::Node& node, const std::vector<std::string>& path, const std::string& source, std::span<const SettingRule> rules,
+          const std::function<bool(const std::string& path)>& is_removed, const TakeSetting& take)
+{
+    const auto here = place(source, node.Mark());
+    const auto* rule = path.empty() ? nullptr : rule_of(rules, path);
+    if (rule && !node.IsMap()) {
+        Setting setting{join(path, "."), {}, node.IsSequence(), here};
+        if (node.IsNull()) return;
+        if (node.IsScalar()) setting.values.push_back(node.Scalar());
+        for (const auto& entry : node) {
+            if (!entry.IsScalar()) throw UsageError(place(source, entry.Mark()) + ": an entry of " + setting.path + " is no single value.");
+            setting.values.push_back(entry.Scalar());
+        }
+        take(std::move(setting));
+        return;
+    }
+    if (!path.empty() && !has_rules_below(rules, path)) {
+        if (rule) throw UsageError(here + ": " + join(path, ".") + " has keys below it; expected " + expected(*rule) + ".");
+        refuse_unknown(rules, path, here);
+    }
+    if (node.IsNull()) return;
+    if (!node.IsMap()) {
+        throw UsageError(here + ": " + (path.empty() ? "the file" : join(path, ".")) + " is no group of keys; below it may stand " +
+                         join(names_allowed(rules, path), ", ") + ".");
+    }
+    std::map<std::string, YAML::Mark> seen;
+    for (const auto& child : node) {
+        auto child_path = path;
+        child_path.push_back(child.first.Scalar());
+        const auto [earlier, is_new] = seen.emplace(child.first.Scalar(), child.first.Mark());
+        if (!is_new) {
+            throw UsageError(place(source, child.first.Mark()) + ": " + join(child_path, ".") + " stands twice, here and at " + place(source, earlier->second) +
+                             ". Remove one.");
+        }
+        if (is_removed(join(child_path, "."))) continue;
+        if (!rule_of(rules, child_path) && !has_rules_below(rules, child_path)) {
+            refuse_unknown(rules, child_path, place(source, child.first.Mark()));
+        }
+        walk(child.second, child_path, source, rules, is_removed, take);
+    }
+}
+
+YAML::Node parse_yaml(const std::string& text, const std::string& source)
+{
+    try {
+        return YAML::Load(text);
+    } catch (const YAML::ParserException& error) {
+        std::istringstream lines(text);
+        std::string line;
+        for (int i = 0; i <= error.mark.line && std::getline(lines, line); ++i) continue;
+        if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos) {
+            throw UsageError(source + ":" + std::to_string(error.mark.line + 1) + ": the line is indented by a tab; YAML wants spaces.");
+        }
+        throw UsageError(place(source, error.mark) + ": this is no YAML: " + error.msg + ".");
+    }
+}
+
+/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and
+/// null.
+YAML::Node text_value(const std::string& word)
+{
+    if (word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
+    return YAML::Node(word);
+}
+
+/// A scalar as YAML reads it back as the same text.
+std::string quoted(const std::string& text)
+{
+    const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos && text.front() != ' ' && text.back() != ' ' &&
+                       text.front() != '-' && text != "~" && text != "null";
+    double number = 0;
+    if (plain || parse_number(text, number)) return text;
+    std::string quoted = "'";
+    for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
+    return quoted + "'";
+}
+
+}  // namespace
+
+void Settings::add(Setting setting)
+{
+    // `fields.p=x` and `fields.p.from=x` are two ways to say the same: the later one counts.
+    std::erase_if(settings_, [&](const Setting& known) { return known.path.starts_with(setting.path + ".") || setting.path.starts_with(known.path + "."); });
+    for (auto& known : settings_) {
+        if (known.path == setting.path) {
+            known = std::move(setting);
+            return;
+        }
+    }
+    settings_.push_back(std::move(setting));
+}
+
+Settings Settings::read(const std::filesystem::path& file, std::span<const std::string> overrides, std::span<const SettingRule> rules)
+{
+    Settings settings;
+    const auto take = [&](Setting setting) { settings.add(std::move(setting)); };
+
+    if (std::filesystem::is_fifo(file) || std::filesystem::is_character_file(file)) {
+        throw IoError("configuration " + file.string() + " is no file but a stream. Save it to a file: every rank reads it.");
+    }
+    std::ifstream stream(file);
+    std::ostringstream content;
+    content << stream.rdbuf();
+    if (!stream || !std::filesystem::is_regular_file(file)) {
+        throw IoError("configuration " + file.string() + " cannot be read. Is the path right?");
+    }
+    // What the command line removes from the file need not be known: its keys may belong to another model.
+    std::map<std::string, bool> removed;  // and whether there was such a key
+    for (const auto& word : overrides) {
+        if (word.starts_with('~')) removed.emplace(word.substr(1), false);
+    }
+    walk(
+        parse_yaml(content.str(), file.filename().string()), {}, file.filename().string(), rules,
+        [&](const std::string& path) {
+            const auto found = removed.find(path);
+            if (found != removed.end()) found->second = true;
+            return found != removed.end();
+        },
+        take);
+
+    const auto none_removed = [](const std::string&) { return false; };
+    for (const auto& word : overrides) {
+        if (word.starts_with('~')) {
+            const auto path = word.substr(1);
+            for (const auto& setting : settings.settings_) {
+                if (setting.source != "command line" || (setting.path != path && !setting.path.starts_with(path + "."))) continue;
+                throw UsageError("command line: '" + word + "' stands after " + setting.path +
+                                 "=..., which it would remove. Put it first to remove the file's, or leave one out.");
+            }
+            if (!removed.at(path)) throw UsageError("command line: '" + word + "' removes nothing: " + path + " is not set.");
+            continue;
+        }
+        const auto equals = word.find('=');
+        if (equals == std::string::npos || equals == 0) {
+            throw UsageError("command line: '" + word + "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
+        }
+        if (equals + 1 == word.size())
+            throw UsageError("command line: '" + word + "' has no value after the =. To remove the setting: '~" + word.substr(0, equals) + "'.");
+        const auto path = split(std::string_view(word).substr(0, equals), '.');
+        if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");
+        const auto* rule = rule_of(rules, path);
+        const auto value = rule && rule->type == SettingType::Text ? text_value(word.substr(equals + 1)) : parse_yaml(word.substr(equals + 1), "command line");
+        walk(value, path, "command line", rules, none_removed, [&](Setting setting) {
+            setting.source = "command line";
+            take(std::move(setting));
+        });
+    }
+
+    for (const auto& rule : rules) {
+        const bool is_pattern = rule.path.find('*') != std::string_view::npos;
+        if (is_pattern || rule.fallback.empty() || settings.has(rule.path)) continue;
+        walk(YAML::Load(std::string(rule.fallback)), split(rule.path, '.'), "default", rules, none_removed, [&](Setting setting) {
+            setting.source = "default";
+            take(std::move(setting));
+        });
+    }
+
+    settings.resolve_references();
+    for (const auto& setting : settings.settings_) {
+        for (const auto& value : setting.values) {
+            if (value == kMustBeSet) {
+                throw UsageError((setting.source == "default" ? "" : setting.source + ": ") + setting.path + " must be set, e.g. by adding " + setting.path +
+                                 "=... to the command line.");
+            }
+        }
+        check(*rule_of(rules, split(setting.path, '.')), setting);
+    }
+    return settings;
+}
+
+void Settings::resolve_references()
+{
+    for (auto& setting : settings_) {
+        for (auto& value : setting.values) {
+            for (int depth = 0; value.find("${") != std::string::npos; ++depth) {
+                const auto begin = value.find("${");
+                const auto end = value.find('}', begin);
+                if (end == std::string::npos || depth > 20) {
+                    throw UsageError(setting.source + ": " + setting.path + " holds a reference without end: '" + value + "'.");
+                }
+                const auto name = value.substr(begin + 2, end - begin - 2);
+                std::string replacement;
+                if (name.starts_with("env:")) {
+                    const char* variable = std::getenv(name.c_str() + 4);
+                    if (!variable)
+                        throw UsageError(setting.source + ": " + setting.path + " needs the environment variable " + name.substr(4) + ", which is not set.");
+                    replacement = variable;
+                } else {
+                    const auto* other = find(name);
+                    if (!other || other->is_list)
+                        throw UsageError(setting.source + ": " + setting.path + " refers to '" + name + "', which has no single value.");
+                    replacement = other->values.at(0);
+                }
+                value.replace(begin, end - begin + 1, replacement);
+            }
+        }
+    }
+}
+
+const Setting* Settings::find(std::string_view path) const
+{
+    const auto found = std::find_if(settings_.begin(), settings_.end(), [&](const auto& setting) { return setting.path == path; });
+    return found == settings_.end() ? nullptr : &*found;
+}
+
+std::string Settings::text(std::string_view path) const
+{
+    const auto* setting = find(path);
+    if (!setting || setting->values.size() != 1) throw UsageError(std::string(path) + " must have one value.");
+    return setting->values.front();
+}
+
+double Settings::number(std::string_view path) const
+{
+    double number = 0;
+    if (!parse_number(text(path), number)) throw UsageError(where(path) + " is '" + text(path) + "'; expected a number.");
+    return number;
+}
+
+std::int64_t Settings::integer(std::string_view path) const
+{
+    return static_cast<std::int64_t>(number(path));
+}
+
+bool Settings::boolean(std::string_view path) const
+{
+    return text(path) == "true";
+}
+
+std::vector<double> Settings::numbers(std::string_view path) const
+{
+    std::vector<double> numbers;
+    if (const auto* setting = find(path)) {
+        for (const auto& value : setting->values) {
+            double number = 0;
+            if (!parse_number(value, number)) throw UsageError(where(path) + " holds '" + value + "'; expected numbers.");
+            numbers.push_back(number);
+        }
+    }
+    return numbers;
+}
+
+std::vector<std::string> Settings::names_below(std::string_view prefix) const
+{
+    std::vector<std::string> names;
+    for (const auto& setting : settings_) {
+        if (!setting.path.starts_with(std::string(prefix) + ".")) continue;
+        auto name = setting.path.substr(prefix.size() + 1);
+        name = name.substr(0, name.find('.'));
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    return names;
+}
+
+std::string Settings::where(std::string_view path) const
+{
+    const auto* setting = find(path);
+    return (setting && setting->source != "default" ? setting->source + ": " : "") + std::string(path);
+}
+
+Facts Settings::facts() const
+{
+    Facts facts;
+    for (const auto& setting : settings_) {
+        if (setting.path == "data.shards") continue;
+        const auto values = join(setting.values, ", ");
+        facts.emplace_back(setting.path, setting.is_list ? "[" + values + "]" : values);
+    }
+    return facts;
+}
+
+std::string Settings::to_yaml(bool with_sources) const
+{
+    // Groups stay together, in the order of their first key.
+    const std::function<void(std::ostream&, const std::string&, int)> print = [&](std::ostream& out, const std::string& prefix, int depth) {
+        for (const auto& name : prefix.empty() ? [&] {
+                 std::vector<std::string> names;
+                 for (const auto& setting : settings_) {
+                     const auto first = setting.path.substr(0, setting.path.find('.'));
+                     if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+                 }
+                 return names;
+             }()
+                                               : names_below(prefix)) {
+            const auto path = prefix.empty() ? name : prefix + "." + name;
+            out << std::string(2 * depth, ' ') << quoted(name) << ":";
+            const auto* setting = find(path);
+            if (!setting) {
+                out << '\n';
+                print(out, path, depth + 1);
+                continue;
+            }
+            std::vector<std::string> values;
+            for (const auto& value : setting->values) values.push_back(quoted(value));
+            out << ' ' << (setting->is_list ? "[" + join(values, ", ") + "]" : values.front());
+            if (with_sources) out << "   # " << setting->source;
+            out << '\n';
+        }
+    };
+    std::ostringstream out;
+    print(out, "", 0);
+    return out.str();
+}
+
+std::string value_text(const SettingRule& rule)
+{
+    constexpr double kCount = 1e9;  // which no count reaches: not worth saying
+    auto shown = rule;
+    if (shown.max >= kCount) shown.max = std::numeric_limits<double>::infinity();
+    return expected(shown);
+}
+
+std::string describe(std::span<const SettingRule> rules)
+{
+    std::size_t width = 0;
+    for (const auto& rule : rules) width = std::max(width, rule.path.size() + rule.fallback.size());
+    std::ostringstream out;
+    for (const auto& rule : rules) {
+        const auto fallback = rule.fallback.empty() ? std::string() : " = " + std::string(rule.fallback);
+        const auto key = std::string(rule.path) + fallback;
+        out << "  " << key << std::string(width + 5 - key.size(), ' ') << rule.meaning;
+        if (!rule.words.empty() || std::isfinite(rule.min) || std::isfinite(rule.max)) out << " (" << value_text(rule) << ")";
+        if (!rule.of.empty()) out << " [" << rule.of << "]";
+        out << '\n';
+    }
+    return out.str();
+}
+
+}  // namespace meshard

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/settings/training_log.h"
+
+#include "apps/console/console.h"
+#include "io/bytes/atomic_file.h"
+#include "partition/error.h"
+
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <sstream>
+#include <unistd.h>
+
+namespace meshard {
+namespace {
+
+/// The last step that a line of metrics.jsonl tells of; 0 if it tells of none, or follows one that does.
+std::int64_t step_of(const nlohmann::json& line, std::int64_t steps_per_epoch)
+{
+    const auto phase = line.value("phase", "");
+    if (phase == "train_step") return line.value("step", std::int64_t{0});
+    if (phase == "train") return (line.value("epoch", std::int64_t{1}) - 1) * steps_per_epoch + line.value("steps", std::int64_t{0});
+    return 0;
+}
+
+/// Whether a line tells of what a run does after its last step, and does again when it goes on.
+bool is_of_the_end(const nlohmann::json& line)
+{
+    const auto phase = line.value("phase", "");
+    return phase == "test" || phase == "memory";
+}
+
+/// Numbers of a line by their place in it, e.g. val/errors/pressure/mae.
+void add_scalars(const nlohmann::ordered_json& value, const std::string& name, std::vector<std::pair<std::string, double>>& scalars)
+{
+    if (value.is_number()) scalars.emplace_back(name, value.get<double>());
+    if (!value.is_object()) return;
+    for (const auto& [key, entry] : value.items()) {
+        if (key != "step" && key != "epoch") add_scalars(entry, name + "/" + key, scalars);
+    }
+}
+
+}  // namespace
+
+TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker) : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch, bool is_the_end)
+{
+    if (!is_speaker_ || path_.empty()) return;
+    std::ostringstream all;
+    all << std::ifstream(path_, std::ios::binary).rdbuf();
+    std::istringstream lines(all.str());
+    std::string kept;
+    for (std::string text; std::getline(lines, text);) {
+        const auto line = nlohmann::json::parse(text, nullptr, false);
+        if (!line.is_object()) continue;  // the process ended in the middle of it
+        if (step_of(line, steps_per_epoch) > step) break;
+        if (is_the_end && is_of_the_end(line)) continue;
+        kept += text + '\n';
+    }
+    if (kept != all.str()) write_file_atomically(path_, kept);
+}
+
+void TrainingLog::record(const nlohmann::ordered_json& line)
+{
+    if (!is_speaker_ || path_.empty()) return;
+    if (!file_.is_open()) file_.open(path_, std::ios::app);  // not before: a run that failed early leaves no trace
+    file_ << line.dump() << std::endl;
+    if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
+    if (events_folder_.empty() || !(line.contains("step") || line.contains("epoch"))) return;
+    std::vector<std::pair<std::string, double>> scalars;
+    add_scalars(line, line.value("phase", ""), scalars);
+    if (!events_) events_.emplace(events_folder_);
+    events_->add(line.contains("step") ? line["step"].get<std::int64_t>() : line["epoch"].get<std::int64_t>(), scalars);
+}
+
+void TrainingLog::progress(const std::string& text, bool is_important)
+{
+    if (!is_speaker_) return;
+    if (is_terminal_) {
+        show_progress(text);
+        return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (!is_important && now - last_line_ < std::chrono::seconds(10)) return;
+    last_line_ = now;
+    std::cerr << text << std::endl;
+}
+
+void TrainingLog::say(const std::string& text)
+{
+    if (!is_speaker_) return;
+    if (is_terminal_) show_progress("");
+    std::cerr << text << std::endl;
+}
+
+std::string duration_text(double seconds)
+{
+    const auto whole = static_cast<long>(std::llround(std::max(0.0, seconds)));
+    char text[32];
+    if (whole < 3600)
+        std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
+    else
+        std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+    return text;
+}
+
+}  // namespace meshard

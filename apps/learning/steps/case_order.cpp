@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/steps/case_order.h"
+
+#include "partition/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+
+namespace meshard {
+
+namespace {
+
+constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15, kSetStride = 0xC2B2AE3D27D4EB4F;  // seeds of neighbouring epochs and sets must not be neighbours
+
+std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64_t seed)
+{
+    if (is_shuffled) return shuffled_order(n, seed);
+    std::vector<std::int64_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+}
+
+/// They add up to 1; empty where sets have none.
+std::vector<double> shares_of(const std::vector<DataSetConfig>& sets)
+{
+    double sum = 0;
+    for (const auto& set : sets) sum += set.share;
+    std::vector<double> shares;
+    for (const auto& set : sets) {
+        if (sum > 0) shares.push_back(set.share / sum);
+    }
+    return shares;
+}
+
+/// Whole numbers that add up to `total` and are as near to the shares of it as that goes, none below 1.
+std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int64_t total)
+{
+    std::vector<std::int64_t> quotas;
+    std::int64_t sum = 0;
+    for (const auto share : shares) {
+        quotas.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(share * static_cast<double>(total)))));
+        sum += quotas.back();
+    }
+    const auto lacks = [&](std::size_t s) { return shares[s] * static_cast<double>(total) - static_cast<double>(quotas[s]); };
+    for (; sum != total; sum += sum < total ? 1 : -1) {
+        std::size_t chosen = 0;
+        for (std::size_t s = 1; s < quotas.size(); ++s) {
+            const bool is_better = sum < total ? lacks(s) > lacks(chosen) : quotas[s] > 1 && (quotas[chosen] == 1 || lacks(s) < lacks(chosen));
+            if (is_better) chosen = s;
+        }
+        quotas[chosen] += sum < total ? 1 : -1;
+    }
+    return quotas;
+}
+
+}  // namespace
+
+CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases, const std::vector<DataSetConfig>& sets)
+    : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle), file_(config.order_file.string())
+{
+    const auto shares = shares_of(sets);
+    if (!shares.empty()) {
+        if (!file_.empty())
+            throw InvalidInput("training.order_file " + file_ + " says the order of the cases, and data.sets have shares: leave one of them out.");
+        const auto quotas = quotas_of(shares, num_cases_);
+        for (std::size_t s = 0; s < sets.size(); ++s) {
+            Set set{{}, quotas[s]};
+            for (std::int64_t i = 0; i < num_cases_; ++i) {
+                if (cases[i].set == sets[s].name) set.cases.push_back(i);
+            }
+            sets_.push_back(std::move(set));
+        }
+    }
+    if (file_.empty()) return;
+    std::ifstream stream(file_);
+    if (!stream) throw IoError("training.order_file " + file_ + " cannot be read.");
+    std::int64_t number = 0;
+    for (std::string text; std::getline(stream, text);) {
+        ++number;
+        const auto line = nlohmann::json::parse(text, nullptr, false);
+        const auto where = "training.order_file " + file_ + ", line " + std::to_string(number);
+        if (line.is_discarded()) throw IoError(where + " is no JSON.");
+        if (!line.contains("order") || !line.contains("epoch")) continue;
+        if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1)
+            throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
+        std::vector<std::int64_t> order;
+        std::vector<bool> is_taken(cases.size(), false);
+        for (const auto& id : line["order"]) {
+            const auto found = std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
+            const auto i = found - cases.begin();
+            if (found == cases.end() || is_taken[i]) throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
+            is_taken[i] = true;
+            order.push_back(i);
+        }
+        if (order.size() != cases.size()) {
+            throw InvalidInput(where + " orders " + std::to_string(order.size()) + " cases, and " + std::to_string(cases.size()) + " train.");
+        }
+        epochs_.push_back(std::move(order));
+    }
+}
+
+/// Case and its turn, where sets have shares.
+std::vector<std::pair<std::int64_t, std::int64_t>> CaseOrder::mixed(std::int64_t epoch) const
+{
+    std::vector<std::pair<std::int64_t, std::int64_t>> drawn;
+    for (std::size_t s = 0; s < sets_.size(); ++s) {
+        const auto& set = sets_[s];
+        const auto size = static_cast<std::int64_t>(set.cases.size());
+        std::int64_t pass = -1;
+        std::vector<std::int64_t> order;
+        for (std::int64_t draw = (epoch - 1) * set.num_in_epoch; draw < epoch * set.num_in_epoch; ++draw) {
+            if (draw / size != pass) {
+                pass = draw / size;
+                order =
+                    in_order(size, shuffle_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(pass + 1) + kSetStride * (s + 1));
+            }
+            drawn.emplace_back(set.cases[order[draw % size]], pass + 1);
+        }
+    }
+    std::vector<std::pair<std::int64_t, std::int64_t>> all;
+    for (const auto i :
+         in_order(static_cast<std::int64_t>(drawn.size()), shuffle_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch)))
+        all.push_back(drawn[i]);
+    return all;
+}
+
+std::vector<std::int64_t> CaseOrder::cases_of_sets() const
+{
+    std::vector<std::int64_t> counts;
+    for (const auto& set : sets_) counts.push_back(set.num_in_epoch);
+    return counts;
+}
+
+std::vector<std::int64_t> CaseOrder::times_of_epoch(std::int64_t epoch) const
+{
+    if (sets_.empty()) return std::vector<std::int64_t>(static_cast<std::size_t>(num_cases_), epoch);
+    std::vector<std::int64_t> times;
+    for (const auto& [index, time] : mixed(epoch)) times.push_back(time);
+    return times;
+}
+
+std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
+{
+    if (!sets_.empty()) {
+        std::vector<std::int64_t> order;
+        for (const auto& [index, time] : mixed(epoch)) order.push_back(index);
+        return order;
+    }
+    if (!file_.empty()) {
+        if (epoch > static_cast<std::int64_t>(epochs_.size())) {
+            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) +
+                               " has no order.");
+        }
+        return epochs_[epoch - 1];
+    }
+    return in_order(num_cases_, shuffle_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
+}
+
+}  // namespace meshard

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/steps/case_set.h"
+
+#include "partition/error.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+constexpr std::size_t kMostAhead = 2;
+
+}  // namespace
+
+RankOfCase CaseReading::rank() const
+{
+    const auto axis = domain->axis("domain");
+    return {domain->coordinate(axis), domain->size(axis), order};
+}
+
+CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like)
+    : sources_(std::move(sources)), stored_(std::move(stored)), reading_(std::move(reading))
+{
+    for (std::int64_t i = 0; i < size(); ++i) {
+        const auto& first = like ? *like : *this;
+        if (stored_[i].channels == first.channels()) continue;
+        throw InvalidInput("case " + id(i) + ": a field has another number of components than in case " + first.id(0) + ".");
+    }
+}
+
+CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept, CaseReading reading, const CaseSet* like)
+    : CaseSet(std::move(sources), std::move(stored), std::move(reading), like)
+{
+    kept_ = std::move(kept);
+    is_kept_ = true;
+}
+
+std::int64_t CaseSet::num_points() const
+{
+    std::int64_t count = 0;
+    for (const auto& stored : stored_) count += stored.num_rows;
+    return count;
+}
+
+std::int64_t CaseSet::num_bytes() const
+{
+    std::int64_t bytes = 0;
+    for (const auto& stored : stored_) bytes += bytes_of_rows(stored, reading_.rank().num_ranks, reading_.order, reads_measures());
+    return bytes;
+}
+
+std::int64_t CaseSet::num_file_bytes() const
+{
+    std::int64_t bytes = 0;
+    for (const auto& stored : stored_) bytes += stored.num_bytes();
+    return bytes;
+}
+
+std::vector<std::filesystem::path> CaseSet::files_of(std::int64_t i) const
+{
+    return files_of_rank(stored_[i], reading_.rank(), looks_at_measures());
+}
+
+ChannelStatistics CaseSet::statistics() const
+{
+    ChannelStatistics all;
+    for (const auto& stored : stored_) {
+        for (const auto& of_part : stored.statistics) all.merge(of_part);
+    }
+    return all;
+}
+
+at::Tensor CaseSet::input_bounds(std::int64_t i) const
+{
+    return at::stack({at::tensor(stored_[i].lowest), at::tensor(stored_[i].highest)}).to(at::kFloat).unsqueeze(0);
+}
+
+ChannelStatistics CaseSet::statistics(std::int64_t i) const
+{
+    ChannelStatistics all;
+    for (const auto& of_part : stored_[i].statistics) all.merge(of_part);
+    return all;
+}
+
+at::Tensor CaseSet::volumes(std::int64_t i, std::span<const std::int64_t> ids) const
+{
+    const auto& stored = stored_[i];
+    if (stored.measures.kind != MeasureKind::Volumes || stored.measures.blocks.empty()) return {};
+    const MeasureFile file(stored);
+    const auto of_places = file.values();
+    auto volumes = at::empty({std::ssize(ids)}, at::kDouble);
+    auto* out = volumes.mutable_data_ptr<double>();
+    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids))
+        *out++ = stored.measures.mean * static_cast<double>(of_places[static_cast<std::size_t>(place)]);
+    return volumes;
+}
+
+void CaseSet::keep(bool on_device)
+{
+    for (std::int64_t i = 0; i < size(); ++i) {
+        auto example = tensors_of({.index = i}, read({.index = i}));
+        if (!reading_.device.is_cpu()) example = on_device ? meshard::on_device(example, reading_.device) : page_locked(example);
+        kept_.push_back(std::move(example));
+    }
+    is_kept_ = true;
+}
+
+/// Whether all points of the turn's case are read: some models know all.
+bool CaseSet::reads_all(const CaseTurn& turn) const
+{
+    return turn.time == 0 || reading_.data.knows_all_points || draws_all(reading_.data.num_sampled, num_points(turn.index));
+}
+
+/// Which points train in the turn, of a case that has more of them.
+RowChoice CaseSet::drawn_in(const CaseTurn& turn) const
+{
+    const auto& stored = stored_[turn.index];
+    const auto count = reading_.data.num_sampled;
+    const StoredOrder order(stored.num_rows, stored.case_id);
+    switch (reading_.data.sampling) {
+    case SamplingKind::Uniform:
+        return {drawn_points(stored.num_rows, count, reading_.seed, stored.case_id, turn.time), {}};
+    case SamplingKind::Blocks:
+        return {order.drawn_ids(count, reading_.seed, turn.time), order.drawn_ranges(count, reading_.seed, turn.time)};
+    case SamplingKind::Areas:
+        break;
+    }
+    const MeasureFile measures(stored);
+    auto [ids, ranges] = drawn_by_measure(order, stored.measures.blocks, measures.values(), count, reading_.seed, stored.case_id, turn.time);
+    return {std::move(ids), std::move(ranges)};
+}
+
+CaseRows CaseSet::read(const CaseTurn& turn) const
+{
+    std::optional<RowChoice> choice;
+    if (!reads_all(turn)) choice = drawn_in(turn);
+    return read_rows(stored_[turn.index], reading_.rank(),
+                     {.choice = choice ? &*choice : nullptr, .with_measures = reads_measures(), .in_locked_memory = !reading_.device.is_cpu()});
+}
+
+CaseTensors CaseSet::tensors_of(const CaseTurn& turn, CaseRows rows) const
+{
+    std::optional<std::int64_t> num_chosen;
+    if (!reads_all(turn)) num_chosen = reading_.data.num_sampled;
+    return case_tensors(std::move(rows), stored_[turn.index], sources_[turn.index], reading_.data, reading_.order, reading_.domain, num_chosen);
+}
+
+CaseSequence::CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn) : cases_(cases), next_turn_(std::move(next_turn))
+{
+    if (!cases_.is_kept()) ahead_ = std::make_unique<ReadAhead>([this] { return read_next(); }, kMostAhead);
+}
+
+std::optional<CaseRows> CaseSequence::read_next()
+{
+    const auto turn = next_turn_();
+    if (!turn) return {};
+    if (turn->epoch != checked_epoch_) {
+        for (const auto& stored : cases_.stored_) check_files(stored, cases_.reading_.rank(), cases_.looks_at_measures());
+        checked_epoch_ = turn->epoch;
+    }
+    auto rows = cases_.read(*turn);
+    const std::lock_guard lock(mutex_);
+    turns_.push_back(*turn);
+    return rows;
+}
+
+CaseTensors CaseSequence::next()
+{
+    CaseTurn turn;
+    CaseTensors example;
+    if (ahead_) {
+        auto rows = ahead_->take();
+        {
+            const std::lock_guard lock(mutex_);
+            turn = turns_.front();
+            turns_.pop_front();
+        }
+        example = cases_.tensors_of(turn, std::move(rows));
+    } else {
+        const auto given = next_turn_();
+        if (!given) throw Error("CaseSequence: all cases were taken.");
+        turn = *given;
+        example = cases_.kept_[turn.index];
+    }
+    const bool is_drawn_yet = ahead_ && !cases_.reads_all(turn);
+    const auto& data = cases_.reading_.data;
+    if (turn.time > 0 && !is_drawn_yet && !draws_all(data.num_sampled, example.num_points))
+        example = sampled_case(example, cases_.drawn_in(turn).ids, data.knows_all_points);
+    return on_device(example, cases_.reading_.device);
+}
+
+}  // namespace meshard

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/learning/cases/case_tensors.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace meshard {
+
+/// Whether all points of a case with so many take part in a step. @param num_sampled   `data.sampling_resolution`, 0: all
+inline bool draws_all(std::int64_t num_sampled, std::int64_t num_points)
+{
+    return num_sampled == 0 || num_sampled >= num_points;
+}
+
+/// The case with the points of these ids, ascending: the rows' ids are then their places among the points drawn. No messages.
+/// @param knows_all   the model is told of all points as well (`PointInputs::drawn_from`)
+CaseTensors sampled_case(const CaseTensors& example, const std::vector<std::int64_t>& drawn, bool knows_all = false);
+
+}  // namespace meshard

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/steps/run_cases.h"
+
+#include "apps/console/console.h"
+#include "apps/devices/rank_device.h"
+#include "apps/learning/cases/case_cutting.h"
+#include "apps/learning/grids/grid_cases.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+constexpr std::int64_t kShareOfCases = 4;  // of a device's free memory, or the host's: 1 / this for cases that stay there
+
+ChannelStatistics without_unit(const CaseSet& train, std::int64_t i, const std::map<std::string, FieldScaling>& scalings)
+{
+    const auto& [shift, scale] = scalings.at(train.id(i));
+    return scale.defined() ? train.statistics(i).mapped(shift, scale) : train.statistics(i);
+}
+
+}  // namespace
+
+RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, const CasePreparation& preparation,
+                       const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device, TrainingLog& log,
+                       const volatile std::sig_atomic_t& stop_requested)
+{
+    const auto& data = config.data;
+    if (data.is_grid) throw UsageError("data.grid: grids are read when training begins and stay in memory; nothing is cut or stored before.");
+    const auto domain = device_mesh->sub_mesh("domain");
+    const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
+    const ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed, preparation.verify_sources, computed_inputs(data)};
+    const CaseStore store = data.store.empty() ? CaseStore{data.shards / "store", config.run_dir() / "store", data} : CaseStore{data.store, {}, data};
+    const auto sources = lists.all();
+    const auto shards = cut_cases(sources, cache, device_mesh->all(), log, stop_requested,
+                                  [&](const auto& source, const auto& of_case, const auto& before) { return try_store_case(store, source, of_case, before); });
+
+    const CaseReading reading{data, config.seed, config.training.exact ? RowOrder::Ids : RowOrder::Parts, domain, device};
+    std::size_t i = 0;
+    const auto opened = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
+        std::vector<StoredCase> stored;
+        for (std::size_t n = 0; n < of_split.size(); ++n, ++i) stored.push_back(open_stored_case(store, sources[i], shards[i]));
+        return CaseSet(of_split, std::move(stored), reading, like);
+    };
+    auto train = opened(lists.train, nullptr);
+    auto val = opened(lists.val, &train);
+    auto test = opened(lists.test, &train);
+    RunCases cases{std::move(train), std::move(val), std::move(test), {}, cache.num_parts};
+    for (std::size_t n = 0; n < shards.size(); ++n) cases.shards[sources[n].id] = shards[n];
+    cases.facing = facing_in(std::span(shards).first(lists.train.size()));
+    const bool hears_of_it = data.tells("normals") || data.needs_wall() || !data.wall.empty() || config.training.has_forces() || !config.forces.area.empty();
+    if (const auto fault = facing_fault(cases.facing); !fault.empty() && hears_of_it) log.say("warning: " + fault);
+    return cases;
+}
+
+std::vector<CaseFigures> RunCases::figures(const DataConfig& data, const RankGroup& ranks) const
+{
+    std::vector<std::filesystem::path> stored, cut;
+    for (const auto* set : {&train, &val, &test}) {
+        for (std::int64_t i = 0; i < set->size(); ++i) {
+            stored.push_back(set->folder(i));
+            cut.push_back(shards.at(set->id(i)));
+        }
+    }
+    return kept_case_figures(stored, cut, data, JudgedFields(data.fields, train.channels()), ranks);
+}
+
+RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
+{
+    const auto domain = device_mesh->sub_mesh("domain");
+    const CaseReading reading{config.data, config.seed, RowOrder::Ids, domain, device};
+    Normalizer of_inputs;
+    std::optional<CaseTensors> first;
+    const auto loaded = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
+        auto grids = load_grids(of_split, config, domain, first);
+        if (!like) {
+            of_inputs = grids.told.normalizer();
+            first = grids.examples.front();
+        }
+        return CaseSet(of_split, std::move(grids.known), std::move(grids.examples), reading, like);
+    };
+    auto train = loaded(lists.train, nullptr);
+    auto val = loaded(lists.val, &train);
+    auto test = loaded(lists.test, &train);
+    RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), {}, of_inputs};
+    for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has none
+    return cases;
+}
+
+void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log)
+{
+    const auto room = [&](const at::Device& where) { return memory_of(where) / kShareOfCases / ranks_a_device(where, all); };
+    const auto given = data.memory_budget;
+    const auto in_host = given ? static_cast<std::int64_t>(*given) : room(at::kCPU);
+    const auto on_device = device.is_cpu() ? 0 : given ? std::min(room(device), in_host) : room(device);
+    const auto bytes = cases.num_bytes();
+    char text[200];
+    if (bytes > std::max(on_device, in_host)) {
+        std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and %.3g may stay in memory (data.memory): each is read when it is its turn",
+                      static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9);
+        log.say(text);
+        return;
+    }
+    for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(bytes <= on_device);
+    if (device.is_cpu() || bytes <= on_device) return;
+    std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9);
+    log.say(text);
+}
+
+ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings)
+{
+    const auto has_units = std::none_of(scalings.begin(), scalings.end(), [](const auto& one) { return one.second.scale.defined(); });
+    if (!exact && has_units) return train.statistics();
+    ChannelStatistics statistics;
+    if (!exact) {
+        for (std::int64_t i = 0; i < train.size(); ++i) statistics.merge(without_unit(train, i, scalings));
+        return statistics;
+    }
+    CaseSequence all(train, [&, index = std::int64_t{0}]() mutable { return index < train.size() ? std::optional(CaseTurn{.index = index++}) : std::nullopt; });
+    for (std::int64_t i = 0; i < train.size(); ++i) {
+        const auto example = all.next();
+        const auto scaling = scalings.at(example.id).on(to_local(example.target).device());
+        statistics.add(scaling.without_unit(example.target).squeeze(0));
+    }
+    return statistics;
+}
+
+std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train, const std::map<std::string, FieldScaling>& scalings)
+{
+    std::map<std::string, ChannelStatistics> all;
+    for (std::int64_t i = 0; i < train.size(); ++i) {
+        if (const auto& set = train.sources()[static_cast<std::size_t>(i)].set; !set.empty()) all[set].merge(without_unit(train, i, scalings));
+    }
+    return all;
+}
+
+}  // namespace meshard

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/store/page_hashes.h"
+
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
+#include "partition/error.h"
+
+#include <algorithm>
+#include <string>
+
+namespace meshard {
+namespace {
+
+std::span<const std::byte> page_of(const MappedFile& file, std::int64_t page)
+{
+    const auto begin = static_cast<std::size_t>(page * PageHashes::kPage);
+    return file.bytes().subspan(begin, std::min<std::size_t>(PageHashes::kPage, file.bytes().size() - begin));
+}
+
+}  // namespace
+
+void PageHashes::write(const std::filesystem::path& path, std::span<const std::filesystem::path> files)
+{
+    std::vector<std::uint64_t> hashes;
+    for (const auto& one : files) {
+        const auto file = MappedFile::open(one, "store");
+        for (std::int64_t page = 0; page < pages_of(std::ssize(file->bytes())); ++page) hashes.push_back(xxh64(page_of(*file, page)));
+    }
+    AtomicFile out(path);
+    out.write(std::as_bytes(std::span(hashes)));
+    out.commit(/*sync=*/false);  // the folder is synced as a whole
+}
+
+PageHashes::PageHashes(const std::filesystem::path& path, std::int64_t num_pages)
+    : file_(MappedFile::open(path, "store")), compared_(static_cast<std::size_t>(num_pages / 64 + 1))
+{
+    if (std::ssize(file_->bytes()) != num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)))
+        throw IoError("store: " + path.string() + " is damaged: it has " + std::to_string(file_->bytes().size()) + " bytes, and should have " +
+                      std::to_string(num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t))) + ". Remove its folder: it is made again from the case.");
+    hashes_ = {reinterpret_cast<const std::uint64_t*>(file_->bytes().data()), static_cast<std::size_t>(num_pages)};
+}
+
+void PageHashes::compare_page(const MappedFile& file, std::int64_t page, std::size_t at, const std::filesystem::path& path) const
+{
+    if (at >= hashes_.size() || xxh64(page_of(file, page)) != hashes_[at])
+        throw IoError("store: " + path.string() + " is damaged: what it has from byte " + std::to_string(page * kPage) +
+                      " on is not what was written. Remove its folder: it is made again from the case.");
+    compared_[at / 64].fetch_or(std::uint64_t{1} << (at % 64), std::memory_order_relaxed);
+}
+
+}  // namespace meshard

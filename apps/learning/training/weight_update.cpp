@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/training/weight_update.h"
+
+#include "partition/error.h"
+#include "sharding/parameters/gradient_norm.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fnmatch.h>
+
+namespace meshard {
+namespace {
+
+UpdateRule rule_named(const std::string& name)
+{
+    return name == "lion" ? UpdateRule::Lion : name == "muon" ? UpdateRule::Muon : UpdateRule::AdamW;
+}
+
+struct NamedParameter {
+    std::string name;
+    OptimizedParameter parameter;
+};
+
+std::vector<NamedParameter> trained_parameters(const torch::nn::Module& model, const FullyShardedModule* sharded)
+{
+    std::vector<NamedParameter> all;
+    const auto named = model.named_parameters();
+    if (!sharded) {
+        for (const auto& item : named) {
+            if (item.value().requires_grad()) all.push_back({item.key(), {item.value(), item.value().sizes().vec()}});
+        }
+        return all;
+    }
+    const auto names = sharded->local_parameter_names();
+    for (std::size_t i = 0; i < names.size(); ++i) all.push_back({names[i], {sharded->local_parameters()[i], sharded->whole_shape(named[names[i]]).vec()}});
+    return all;
+}
+
+UpdateOptions update_options(const TrainingConfig& config, const ParameterGroupConfig* group)
+{
+    UpdateOptions options;
+    options.rule = rule_named(group && !group->optimizer.empty() ? group->optimizer : config.optimizer);
+    options.rate_factor = group && group->learning_rate ? *group->learning_rate / config.learning_rate : 1.0;
+    options.weight_decay = group && group->weight_decay ? *group->weight_decay : config.weight_decay;
+    options.betas = config.betas ? *config.betas : std::array{0.9, options.rule == UpdateRule::Lion ? 0.99 : 0.999};
+    options.momentum = config.momentum;
+    options.matches_adamw = config.muon_matches_adamw;
+    return options;
+}
+
+/// Parameters by the first group of the configuration that names them, those of none first; apart are those whose weights do not decay.
+std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config, const std::vector<NamedParameter>& parameters)
+{
+    const auto num_groups = config.parameter_groups.size() + 1;
+    std::vector<OptimizedGroup> groups(2 * num_groups);
+    for (std::size_t g = 0; g < num_groups; ++g) {
+        groups[2 * g].options = groups[2 * g + 1].options = update_options(config, g == 0 ? nullptr : &config.parameter_groups[g - 1]);
+        groups[2 * g + 1].options.weight_decay = 0;
+    }
+    for (const auto& [name, parameter] : parameters) {
+        std::size_t g = 0;
+        for (std::size_t k = config.parameter_groups.size(); k > 0; --k) {
+            const auto& patterns = config.parameter_groups[k - 1].match;
+            if (std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; })) g = k;
+        }
+        const bool decays = config.decay_vectors || parameter.shape.size() > 1;
+        groups[2 * g + (decays ? 0 : 1)].parameters.push_back(parameter);
+    }
+    for (std::size_t g = 1; g < num_groups; ++g) {
+        if (!groups[2 * g].parameters.empty() || !groups[2 * g + 1].parameters.empty()) continue;
+        std::string names;
+        for (const auto& [name, parameter] : parameters) names += (names.empty() ? "" : ", ") + name;
+        throw InvalidInput("training.optimizer.groups." + config.parameter_groups[g - 1].name +
+                           " has no parameter: its patterns match none, or groups before it have them all. The model has " + names + ".");
+    }
+    std::erase_if(groups, [](const auto& group) { return group.parameters.empty(); });
+    return groups;
+}
+
+}  // namespace
+
+WeightUpdate::WeightUpdate(const TrainingConfig& config, const torch::nn::Module& model, const FullyShardedModule* sharded, const RankGroup& ranks)
+    : max_norm_(config.clip_norm), may_skip_(config.max_skipped_steps > 0), ranks_(ranks), parts_of_(sharded ? &sharded->group() : nullptr),
+      optimizers_(optimized_groups(config, trained_parameters(model, sharded)), parts_of_)
+{
+    if (config.precision == Precision::Float16) loss_scaling_.emplace();
+    if (config.average_decay > 0) average_.emplace(parameters(), config.average_decay);
+}
+
+/// Those that the optimisers take; undefined ones among them.
+std::vector<at::Tensor> WeightUpdate::gradients() const
+{
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : parameters()) all.push_back(parameter.grad());
+    return all;
+}
+
+UpdateOutcome WeightUpdate::apply(double rate, const std::vector<at::Tensor>& losses)
+{
+    UpdateOutcome outcome;
+    if (loss_scaling_) outcome.is_taken = loss_scaling_->unscale(gradients(), ranks_);
+    if (max_norm_ > 0 || may_skip_) outcome.gradient_norm = gradient_norm(parameters(), parts_of_);
+    if (may_skip_ && outcome.is_taken) {
+        std::vector<at::Tensor> numbers{outcome.gradient_norm};
+        for (const auto& loss : losses) numbers.push_back(to_local(loss).to(torch::kDouble));
+        outcome.is_taken = ranks_.all_agree(at::stack(numbers).isfinite().all().item<bool>());  // the one number that the host reads
+    }
+    if (!outcome.is_taken) return outcome;
+    if (max_norm_ > 0) scale_to_norm(parameters(), outcome.gradient_norm, max_norm_);
+    optimizers_.set_rate(rate);
+    optimizers_.step();
+    if (average_) average_->update();
+    return outcome;
+}
+
+void WeightUpdate::describe(nlohmann::json& description) const
+{
+    if (loss_scaling_) description["loss_scale"] = {{"scale", loss_scaling_->scale}, {"good_steps", loss_scaling_->num_good_steps}};
+    if (average_) description["average_updates"] = average_->num_updates();
+}
+
+void WeightUpdate::resume(const nlohmann::json& description)
+{
+    if (average_) average_->set_num_updates(description.value("average_updates", std::int64_t{0}));
+    if (!loss_scaling_ || !description.contains("loss_scale")) return;
+    loss_scaling_->scale = description["loss_scale"].at("scale").get<double>();
+    loss_scaling_->num_good_steps = description["loss_scale"].at("good_steps").get<std::int64_t>();
+}
+
+}  // namespace meshard

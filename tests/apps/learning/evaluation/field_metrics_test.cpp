@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/console/console.h"
+#include "apps/learning/evaluation/case_sums.h"
+#include "apps/learning/evaluation/error_region.h"
+#include "apps/learning/evaluation/evaluation.h"
+#include "apps/learning/evaluation/field_metrics.h"
+#include "apps/learning/evaluation/force_metrics.h"
+#include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace meshard {
+namespace {
+
+double value_of(const Metrics& metrics, const std::string& name)
+{
+    const auto found = std::ranges::find(metrics, name, &Metrics::value_type::first);
+    EXPECT_NE(found, metrics.end()) << name;
+    return found == metrics.end() ? 0 : found->second;
+}
+
+TEST(FieldMetrics, AreThoseOfAHandMadeVectorField)
+{
+    const JudgedFields layout({{"p", "p", "kinematic"}, {"u", "u", "vector"}}, {1, 2});
+    const auto truth = torch::tensor({{1.0, 3.0, 4.0}, {-2.0, 0.0, 1.0}}), prediction = torch::tensor({{2.0, 3.0, 2.0}, {-2.0, 1.0, 1.0}});
+    const auto guess = torch::tensor({0.0, 1.0, 1.0});
+    auto geometry = torch::zeros({2, kGeometryColumns}, torch::kDouble);
+    geometry[0][6] = 2.0;
+    geometry[1][6] = 1.0;
+
+    const auto metrics = case_sums(prediction, truth, geometry, layout, guess, RankGroup()).metrics(layout);
+
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.rel_l2"), std::sqrt(1.0 / 5));
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.rel_l1"), 1.0 / 3);
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.mae"), 0.5);
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.rmse"), std::sqrt(0.5));
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.rmse_over_max"), std::sqrt(0.5) / 2);
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.rel_l2_area"), std::sqrt(2.0 / 6));
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.r2"), 1 - 1.0 / 4.5);
+    EXPECT_DOUBLE_EQ(value_of(metrics, "p.guess_rel_l2"), 1.0);
+    EXPECT_DOUBLE_EQ(value_of(metrics, "u.rel_l2"), std::sqrt(5.0 / 26));
+    EXPECT_DOUBLE_EQ(value_of(metrics, "u.mae"), 3.0 / 4);
+    EXPECT_DOUBLE_EQ(value_of(metrics, "u.max_abs"), 2.0);
+    EXPECT_DOUBLE_EQ(value_of(metrics, "u.0.rel_l2"), std::sqrt(1.0 / 9));
+    EXPECT_DOUBLE_EQ(value_of(metrics, "u.guess_mae"), (2.0 + 3 + 1 + 0) / 4);
+    const auto mag = std::sqrt(std::pow(std::sqrt(13.0) - 5, 2) + std::pow(std::sqrt(2.0) - 1, 2)) / std::sqrt(26.0);
+    EXPECT_NEAR(value_of(metrics, "u.mag.rel_l2"), mag, 1e-12);
+}
+
+TEST(FieldMetrics, OfCoefficientsHaveBiasScatterAndRanks)
+{
+    const std::vector<double> truth{0.30, 0.32, 0.28}, predicted{0.31, 0.34, 0.26};
+
+    const auto metrics = coefficient_metrics(predicted, truth, 0.30);
+
+    EXPECT_NEAR(value_of(metrics, "mae"), 0.05 / 3, 1e-12);
+    EXPECT_NEAR(value_of(metrics, "bias"), 0.01 / 3, 1e-12);
+    EXPECT_NEAR(value_of(metrics, "std"), std::sqrt(0.0009 / 3 - std::pow(0.01 / 3, 2)), 1e-12);
+    EXPECT_NEAR(value_of(metrics, "r2"), 1 - 0.0009 / 0.0008, 1e-9);
+    EXPECT_NEAR(value_of(metrics, "spearman"), 1, 1e-12);
+    EXPECT_NEAR(value_of(metrics, "pair_order"), 1, 1e-12);
+    EXPECT_NEAR(value_of(metrics, "guess_mae"), 0.04 / 3, 1e-12);
+    EXPECT_TRUE(std::isnan(value_of(coefficient_metrics(std::vector{0.3}, std::vector{0.3}, {}), "r2")));
+}
+
+TEST(FieldMetrics, HaveNoR2OfAConstantTruth)
+{
+    const JudgedFields layout({{"p", "p", "kinematic"}}, {1});
+    const auto r2_of = [&](const at::Tensor& truth) {
+        return value_of(case_sums(truth + 1, truth, {}, layout, torch::zeros({1}), RankGroup()).metrics(layout), "p.r2");
+    };
+    EXPECT_TRUE(std::isnan(r2_of(torch::full({1000, 1}, 101325.3))));
+    EXPECT_TRUE(std::isnan(r2_of(torch::full({1000, 1}, 1e-7))));
+    EXPECT_TRUE(std::isnan(r2_of(torch::zeros({1000, 1}))));
+    const auto varied = torch::arange(1000, torch::kDouble).unsqueeze(1) * 1e-3 + 101325;  // by one part in 350,000
+    EXPECT_NEAR(r2_of(varied), 1 - 1 / ((1e6 - 1) / 12 * 1e-6), 1e-3);
+    EXPECT_TRUE(std::isnan(value_of(coefficient_metrics(std::vector{0.3, 0.31, 0.4}, std::vector{0.1, 0.1, 0.1}, {}), "r2")));
+}
+
+TEST(ErrorRegions, AreTheBoxesWithMostOfEachFieldsError)
+{
+    const JudgedFields layout({{"p", "p", "kinematic"}, {"u", "u", "vector"}}, {1, 2});
+    constexpr std::int64_t n = 1000;
+    const auto places = torch::stack({torch::arange(n, torch::kDouble) / (n - 1) * 8, torch::zeros({n}, torch::kDouble), torch::ones({n}, torch::kDouble)}, 1);
+    const auto truth = torch::zeros({n, 3});
+    auto prediction = torch::full({n, 3}, 0.1);
+    prediction.select(1, 0).slice(0, 900) += 0.9;   // the pressure at x of 7.2 and more
+    prediction.select(1, 2).slice(0, 0, 125) -= 1;  // the second component at x up to 1
+    for (const int num_ranks : {1, 2, 3}) {
+        run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            const auto& ranks = device_mesh->all();
+            const std::array<std::int64_t, 4> ends{0, num_ranks == 1 ? n : 950, num_ranks == 2 ? n : 950, n};  // uneven, one rank without rows
+            const auto own = [&](const at::Tensor& all) { return all.slice(0, ends[ranks.rank()], ends[ranks.rank() + 1]); };
+            const auto geometry = torch::cat({torch::zeros({n, 3}, torch::kDouble), places, torch::ones({n, 1}, torch::kDouble)}, 1);
+
+            const auto regions = error_regions(own(prediction), own(truth), own(geometry), layout, {0, 8, 0, 0, 0, 2}, ranks);
+
+            ASSERT_EQ(regions.size(), 2U);
+            EXPECT_EQ(regions[0].bounds, (std::array<double, 6>{6, 8, 0, 0, 1, 1.5}));
+            EXPECT_NEAR(regions[0].row_share, 0.25, 1e-12);
+            EXPECT_NEAR(regions[0].error_share, (100 * 1.0 + 150 * 0.01) / (100 * 1.0 + 900 * 0.01), 1e-6);
+            EXPECT_EQ(regions[1].bounds, (std::array<double, 6>{0, 2, 0, 0, 1, 1.5}));
+            EXPECT_NEAR(regions[1].error_share, (250 * 0.01 + 125 * 0.81 + 125 * 0.01) / (1000 * 0.01 + 125 * 0.81 + 875 * 0.01), 1e-6);
+        });
+    }
+    EXPECT_EQ((ErrorRegion{{6, 8, 0, 0, 1, 1.5}, 0.931, 0.25}.text(false)),
+              "93 % of its squared error lies in 25 % of its points, x 6 to 8, y 0 to 0, z 1 to 1.5");
+}
+
+TEST(FieldMetrics, GiveTiesTheMeanOfTheirRanks)
+{
+    // Ranks 1.5 1.5 3 4 and 1 2 3.5 3.5: Pearson's correlation of them by hand.
+    EXPECT_NEAR(spearman(std::vector<double>{1, 1, 2, 3}, std::vector<double>{5, 6, 7, 7}), 4.0 / 4.5, 1e-12);
+    EXPECT_TRUE(std::isnan(spearman(std::vector<double>{1, 1}, std::vector<double>{1, 2})));
+}
+
+TEST(ForceMetrics, FindSignsThemselves)
+{
+    ForceSums sums;
+    sums.area = 6;
+    sums.outward = -3;  // of a unit cube whose faces look inwards
+    sums.true_pressure = {-2, 0, 1};
+    sums.predicted_pressure = {-3, 0, 1};
+    sums.true_shear = {-0.5, 0, 0};  // OpenFOAM's sign
+    sums.predicted_shear = {-0.25, 0, 0};
+
+    const auto found = coefficients(sums, {.drag = {1, 0, 0}, .lift = {0, 0, 1}, .scale = 2});
+
+    EXPECT_DOUBLE_EQ(found.drag_true, 2 * (-2 + 0.5));
+    EXPECT_DOUBLE_EQ(found.drag_predicted, 2 * (-3 + 0.25));
+    EXPECT_DOUBLE_EQ(found.lift_true, 2 * 1);
+}
+
+TEST(Threshold, RefusesWhatIsNoBoundAndNumbersThatAreNotThere)
+{
+    const auto numbers =
+        nlohmann::ordered_json::parse(R"({"splits": {"test": {"fields": {"p": {"rel_l2": {"mean": 0.5, "max": 0.7}}}, "cd": {"mae": 0.02}}}})");
+
+    EXPECT_DOUBLE_EQ(Threshold("test.p.rel_l2>0.4").value_in(numbers), 0.5);
+    EXPECT_DOUBLE_EQ(Threshold("test.p.rel_l2.max>0.4").value_in(numbers), 0.7);
+    EXPECT_TRUE(Threshold("test.cd.mae>=0.02").is_broken_by(0.02));
+    EXPECT_FALSE(Threshold("test.cd.mae>0.02").is_broken_by(0.02));
+    EXPECT_THROW(Threshold("test.cd.mae"), UsageError);
+    EXPECT_THROW(Threshold("test.cl.mae>1").value_in(numbers), UsageError);
+}
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/learning/store/case_rows.h"
+
+namespace meshard {
+
+/// A case as training has it, stored beside its shards.
+inline CaseTensors stored_tensors(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data,
+                                  const std::shared_ptr<const DeviceMesh>& domain, RowOrder order = RowOrder::Parts)
+{
+    const auto stored = store_case({shards.parent_path() / "store", {}, data}, source, shards);
+    const auto axis = domain->axis("domain");
+    return case_tensors(read_rows(stored, {domain->coordinate(axis), domain->size(axis), order}), stored, source, data, order, domain);
+}
+
+}  // namespace meshard
