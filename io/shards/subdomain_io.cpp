@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 #include <utility>
@@ -74,8 +75,17 @@ Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manif
                            std::to_string(part) + ".");
     const ManifestPart& expected = manifest.parts[part];
     const auto path = dir / expected.file;
-    if (check == PieceCheck::Compare) require_written_piece(dir, expected);
-    Subdomain subdomain = read_piece(path, manifest, part);
+    // A second thread hashes the piece while this one reads it: both need the bytes in memory, and reading takes longer.
+    std::future<void> compared;
+    if (check == PieceCheck::Compare) compared = std::async(require_written_piece, std::cref(dir), std::cref(expected));
+    Subdomain subdomain;
+    try {
+        subdomain = read_piece(path, manifest, part);
+    } catch (const Error&) {
+        if (compared.valid()) compared.get();  // that the piece was changed says more than what cannot be read in it
+        throw;
+    }
+    if (compared.valid()) compared.get();
     const auto require = [&](const char* what, std::int64_t found, std::int64_t count) {
         if (found != count)
             throw IoError("load_subdomain: " + path.string() + " has " + std::to_string(found) + " " + what + ", the manifest says " + std::to_string(count) +
