@@ -2,6 +2,7 @@
 // predict_grid of prediction.h.
 #include "apps/console/console.h"
 #include "apps/learning/grids/grid_case.h"
+#include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_spread.h"
 #include "apps/learning/prediction/usable_input.h"
@@ -24,18 +25,15 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
     read_together(device_mesh->all(), [&] { grid = read_image(input); });  // on every rank, each of which takes its rows
     PredictionSpread predictions;
     for (auto& model : models) {
-        const auto& data = model.data();
+        const auto said = said_case(model, options, name, false);
+        const auto scaling = field_scaling(said.data, model.channels(), said.source);
         GridRows rows;
-        FieldScaling scaling;
-        read_together(device_mesh->all(), [&] {
-            rows = grid_rows(grid, data, false, input.string());
-            scaling = told_scaling(options, model, name);
-        });
+        read_together(device_mesh->all(), [&] { rows = grid_rows(grid, said.data, false, input.string()); });
         model.move_to(world.device());
         PointInputs inputs;
         inputs.embedding = own_rows_of_grid(rows.told.to(world.device()), spec_of_grid(rows.extents, model.rows_together(), device_mesh));
         inputs.grid = rows.extents;
-        tell_of_case(inputs, model, [&](const std::string& column) { return told_value(options, column); }, world.device());
+        add_case_inputs(inputs, model, said.data, said.source, world.device());
         warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));

@@ -3,13 +3,11 @@
 
 #include "apps/console/console.h"
 #include "apps/devices/rank_device.h"
-#include "apps/learning/cases/case_body.h"
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/computed_inputs.h"
 #include "apps/learning/cases/field_scaling.h"
-#include "apps/learning/cases/mesh_handover.h"
 #include "apps/learning/evaluation/case_sums.h"
-#include "apps/learning/prediction/other_part.h"
+#include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction_spread.h"
 #include "apps/learning/prediction/usable_input.h"
 #include "io/bytes/atomic_file.h"
@@ -43,28 +41,6 @@ void add_coefficients(Mesh& mesh, const std::map<std::string, std::vector<double
     }
 }
 
-CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, const std::string& name, const std::map<std::string, double>& values,
-                   bool is_speaker)
-{
-    auto config = data.frame;
-    CaseSource source{name, {}, {}};
-    if (const auto value = values.find(config.length); value != values.end()) {
-        config.length = "none";
-        auto frame = case_frame(config, bounds, source);
-        if (!(value->second > 0)) throw UsageError("--set " + value->first + " must be above 0.");
-        frame.lengths.fill(value->second);
-        return frame;
-    }
-    if (is_column(config.length)) {
-        if (is_speaker) {
-            warn("predict",
-                 name + ": no value for '" + config.length + "'; the longest edge of the bounding box is taken. Give it with --set " + config.length + "=...");
-        }
-        config.length = "bounds";
-    }
-    return case_frame(config, bounds, source);
-}
-
 MeshKind kind_of_output(const std::filesystem::path& output)
 {
     const auto extension = output.extension();
@@ -74,7 +50,7 @@ MeshKind kind_of_output(const std::filesystem::path& output)
 }
 
 /// The case as its table would say it.
-CaseSource told_source(const std::string& name, const std::map<std::string, double>& values)
+CaseSource source_of(const std::string& name, const std::map<std::string, double>& values)
 {
     CaseSource source{name, {}, {}};
     for (const auto& [column, value] : values) {
@@ -133,17 +109,6 @@ bool is_column(const std::string& length)
     return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
 }
 
-void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::function<double(const std::string&)>& value_of, const at::Device& device)
-{
-    auto constants = predictor.constants();
-    for (const auto& name : predictor.data().constants) constants.push_back(value_of(name));
-    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0).to(device);
-
-    auto time = predictor.time();
-    if (!predictor.data().time.empty()) time = value_of(predictor.data().time);
-    if (time) inputs.time = torch::tensor({static_cast<float>(*time)}).to(device);
-}
-
 void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor)
 {
     const auto& data = predictor.data();
@@ -176,7 +141,7 @@ ForceSettings told_forces(const Predictor& model)
 std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values)
 {
     const auto forces = told_forces(model);
-    const auto source = told_source("", values);
+    const auto source = source_of("", values);
     std::vector<std::string> missing;
     const auto look = [&](const std::string& text, bool is_positive) {
         const auto number = number_of_case(text, source);
@@ -188,23 +153,37 @@ std::vector<std::string> missing_for_forces(const Predictor& model, const std::m
     return missing;
 }
 
-double told_value(const PredictionOptions& options, const std::string& column)
+SaidCase said_case(const Predictor& model, const PredictionOptions& options, const std::string& name, bool warns)
 {
-    const auto found = options.values.find(column);
-    if (found == options.values.end()) throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
-    return found->second;
-}
-
-FieldScaling told_scaling(const PredictionOptions& options, const Predictor& model, const std::string& name)
-{
-    return field_scaling(model.data(), model.channels(), name, [&](const std::string& quantity) {
-        if (const auto given = options.values.find(quantity); given != options.values.end()) return given->second;
-        if (const auto said = model.data().reference.find(quantity); said != model.data().reference.end()) return said->second;
-        if (const auto columns = model.data().reference_columns.find(quantity); columns != model.data().reference_columns.end())
-            return quantity_of(quantity, columns->second, [&](const std::string& column) { return told_value(options, column); });
-        throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " + quantity +
-                         "=...");
-    });
+    SaidCase said{model.data(), source_of(name, options.values)};
+    said.source.wall = options.wall;
+    said.source.other_part = options.other_part;
+    auto& data = said.data;
+    const auto require = [&](const std::string& column) {
+        if (!options.values.contains(column)) throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
+    };
+    std::ranges::for_each(data.constants, require);
+    if (!data.time.empty()) require(data.time);
+    for (const auto& quantity : reference_quantities(data)) {
+        if (const auto given = options.values.find(quantity); given != options.values.end()) {
+            data.reference[quantity] = given->second;
+        } else if (const auto columns = data.reference_columns.find(quantity); columns != data.reference_columns.end()) {
+            for (const auto& entry : columns->second)
+                if (!number_in(entry)) require(entry);
+        } else if (!data.reference.contains(quantity)) {
+            throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " +
+                             quantity + "=...");
+        }
+    }
+    auto& length = data.frame.length;
+    if (const auto given = options.values.find(length); given != options.values.end()) {
+        if (!(given->second > 0)) throw UsageError("--set " + length + " must be above 0.");
+    } else if (is_column(length)) {
+        if (warns)
+            warn("predict", name + ": no value for '" + length + "'; the longest edge of the bounding box is taken. Give it with --set " + length + "=...");
+        length = "bounds";
+    }
+    return said;
 }
 
 void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several, const RankGroup& ranks)
@@ -213,13 +192,6 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
         if (ranks.rank() == 0)
             warn("predict", name + ": beyond the training cases" + (is_of_several ? " of " + model.checkpoint().string() : "") + ": " + sentence);
     }
-}
-
-/// @param told   what was said of the input already: a surface may be its own wall
-static void warn_of_facing(const std::string& name, const SurfaceFacing& found, const FacingCounts& trained, std::set<std::string>& told)
-{
-    const auto fault = facing_fault(found, trained, "--orient outward turns it.");
-    if (!fault.empty() && told.insert(name + ": " + fault).second) warn("predict", name + ": " + fault);
 }
 
 std::int64_t memory_for_points(const World& world, const RankGroup& all)
@@ -280,109 +252,68 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto& all = device_mesh->all();
     const auto& data = models.front().data();  // of the fields the same in all
-    const auto name = input.filename().string(), wall_name = options.wall.empty() ? name : options.wall.filename().string();
-    const auto tells = [&](std::string_view what) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().tells(what); }); };
+    const auto name = input.filename().string();
+    const bool speaks = world.rank() == 0;
 
-    std::set<std::string> told_of_facing;
-    Mesh whole;
-    read_together(all, [&] {
-        if (world.rank() != 0) return;
-        whole = read_mesh(input);
-        whole.kind = kind;
-        if ((data.on_cells ? whole.num_cells() : whole.num_points()) == 0) {
+    auto source = said_case(models.front(), options, name, false).source;
+    source.file = input;
+    std::set<std::string> faults;  // that were warned of: a surface may be its own wall
+    CaseReading reading{.where = name};
+    reading.prepare = [&](Mesh& mesh) {
+        mesh.kind = kind;
+        if ((data.on_cells ? mesh.num_cells() : mesh.num_points()) == 0)
             throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
-        }
-        if (tells("normals") || options.with_forces) {
-            const auto found = orient_surface(whole, orient_of(data), data.normals);
-            warn_of_facing(name, found, models.front().facing().surfaces, told_of_facing);
-        }
-        for (const auto& model : models) {
-            if (const auto normals = point_normals_in_use(model.data()); !normals.empty()) add_point_normals(whole, normals, input.string());
-        }
-        if (tells("areas")) add_areas(whole, data.on_cells, input.string());  // shares of points and the mean are of the whole
-        if (options.with_forces) add_geometry(whole, data.on_cells);
-    });
-    auto part = hand_out_mesh(whole, 0, output, *device_mesh);
-    auto& subdomain = part.subdomain;
-    const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
-    at::Tensor geometry;
-    if (options.with_forces) {
-        geometry = take_geometry(subdomain.mesh, num_rows, data.on_cells);
-        if (world.rank() == 0) take_geometry(whole, 0, data.on_cells);
-    }
+    };
+    reading.report = [&](const std::string& fault) {
+        if (faults.insert(fault).second) warn("predict", fault);
+    };
+    reading.with_geometry = reading.with_forces = options.with_forces;
+    CaseMesh mesh(source, models, reading, output, device_mesh);
+    const auto& rows = mesh.rows();
 
     const auto device = world.device();
-    const auto bytes = memory_for_points(world, device_mesh->all());
+    const auto bytes = memory_for_points(world, all);
     const JudgedFields layout(data.fields, models.front().channels());
-    const auto value_of = [&](const std::string& column) { return told_value(options, column); };
     std::map<std::string, std::vector<double>> by_heads;  // Cd, Cl
     PredictionSpread predictions;
     std::vector<ForceSums> forces;
-    std::vector<std::string> wall_patches;  // whose distances the mesh has
-    bool has_distances = false;
     for (auto& model : models) {
         const bool is_first = &model == &models.front();
-        CaseFrame frame;
-        at::Tensor told;
-        FieldScaling scaling;
-        std::shared_ptr<const CaseBody> body;
-        read_together(all, [&] {
-            frame = frame_of(model.data(), part.bounds, name, options.values, world.rank() == 0 && is_first);
-            if (model.data().needs_wall() && !(has_distances && (wall_patches == model.data().wall_patches || !options.wall.empty()))) {
-                auto& arrays = data.on_cells ? subdomain.mesh.cell_data : subdomain.mesh.point_data;
-                std::erase_if(arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
-                wall_patches = model.data().wall_patches;
-                has_distances = true;
-                const auto wall = read_wall(options.wall, input, wall_patches, orient_of(data));
-                if (world.rank() == 0) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
-                add_distances(subdomain.mesh, data.on_cells, wall, name, tells("wall_direction"));
-            }
-            told = point_inputs(subdomain.mesh, rows, model.data(), frame, name);
-            scaling = told_scaling(options, model, name);
-            if (!model.takes_body()) return;
-            const auto wall = read_wall(options.wall, input, model.data().wall_patches, orient_of(data));
-            if (world.rank() == 0 && !model.data().needs_wall()) warn_of_facing(wall_name, wall.facing, model.facing().walls, told_of_facing);
-            body = case_body(wall, frame);
-        });
+        const auto said = said_case(model, options, name, speaks && is_first);
+        const auto scaling = field_scaling(said.data, model.channels(), said.source);
         model.move_to(device);
-        model.set_memory(options.memory ? *options.memory : model.memory_for(num_rows, bytes));
-        auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
-        tell_of_case(inputs, model, value_of, device);
-        inputs.body = body;
-        if (const auto* other = model.other_part()) {
-            if (!options.other_part.empty())
-                inputs.other_part = read_other_part(options.other_part, *other, frame, device_mesh, device);
-            else if (world.rank() == 0 && is_first)
-                warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
-        }
-        warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
+        model.set_memory(options.memory ? *options.memory : model.memory_for(std::ssize(rows), bytes));
+        const auto inputs = mesh.inputs(model, said.data, device);
+        if (model.other_part() && options.other_part.empty() && speaks && is_first)
+            warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
+        warn_of_ranges(model, inputs, name, models.size() > 1, all);
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));
             std::vector<double> of_head;
             const auto fields = to_local(model.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
             for (std::size_t k = 0; k < of_head.size(); ++k) by_heads[model.names_of_head()[k] == "cd" ? "Cd" : "Cl"].push_back(of_head[k]);
-            if (options.with_forces) forces.push_back(case_sums(fields, fields, geometry, layout, model.training_mean(scaling), device_mesh->all()).forces);
+            if (options.with_forces) forces.push_back(case_sums(fields, fields, mesh.geometry(), layout, model.training_mean(scaling), all).forces);
             predictions.add(fields);
         }
     }
+    auto& whole = mesh.whole();
+    auto& subdomain = mesh.subdomain();
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
     const auto fields = predictions.mean(), spread = predictions.spread();
     PredictedForces found;
     if (options.with_forces) {
-        const auto source = told_source(name, options.values);
         found = predicted_forces(forces, models.front(), layout, source);
-        found.of_shape = coefficients_by_shape(models, shape_sums(whole, device_mesh->all()), forces.front(), part.bounds, layout, source);
+        found.of_shape = coefficients_by_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source);
     }
     found.of_head = std::move(by_heads);
-    for (auto* mesh : {&whole, &subdomain.mesh}) add_coefficients(*mesh, found.of_head);
+    for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);
 
     const auto values = in_pieces ? fields : rows_on_first_rank(fields, rows, all);
     const auto deviations = in_pieces || !spread.defined() ? spread : rows_on_first_rank(spread, rows, all);
     read_together(all, [&] {
-        auto& mesh = in_pieces ? subdomain.mesh : whole;
-        if (in_pieces || world.rank() == 0) add_fields(data.on_cells ? mesh.cell_data : mesh.point_data, values, deviations, models.front());
+        auto& written = in_pieces ? subdomain.mesh : whole;
+        if (in_pieces || world.rank() == 0) add_fields(data.on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
     });
     std::optional<MadeFolders> folders;
     if (world.rank() == 0) folders.emplace(output);
@@ -398,16 +329,16 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         return pieces + "/piece_" + number + extension_of(kind);
     };
     if (world.rank() == 0) std::filesystem::remove(output);  // an earlier index must not name pieces of two runs, should this one end early
-    device_mesh->all().barrier();
+    all.barrier();
     std::filesystem::create_directories(folder / pieces);
     write_piece(folder / piece_name(world.rank()), subdomain);
-    device_mesh->all().barrier();
+    all.barrier();
     if (world.rank() == 0) {
         std::vector<std::string> sources;
         for (int rank = 0; rank < world.size(); ++rank) sources.push_back(piece_name(rank));
         write_piece_index(output, subdomain, sources);
     }
-    device_mesh->all().barrier();
+    all.barrier();
     return found;
 }
 

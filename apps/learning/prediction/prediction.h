@@ -20,9 +20,6 @@ namespace meshard {
 /// Whether a run's `data.length` is a column of its case table: what `values` of `predict_file` may then say.
 bool is_column(const std::string& length);
 
-/// Adds what the model is told of a case besides its points. @param value_of   gives the value of a column of the case table, or throws
-void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::function<double(const std::string& column)>& value_of, const at::Device& device);
-
 /// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has free, a quarter, shared by the ranks there.
 /// Collective over `all`.
 std::int64_t memory_for_points(const World& world, const RankGroup& all);
@@ -72,11 +69,15 @@ ForceSettings told_forces(const Predictor& model);
 /// Columns that drag and lift need, and that neither the run nor `values` give (the area and the density above 0).
 std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values);
 
-/// What `predict_file` is told of a case by name. @throws UsageError if it lacks it
-double told_value(const PredictionOptions& options, const std::string& column);
+/// A case as options say it.
+struct SaidCase {
+    DataConfig data;    ///< of a model, with the numbers of this case in place
+    CaseSource source;  ///< its columns are the options' values
+};
 
-/// What the fields of a model are measured by in a case of this name. @throws UsageError naming what is missing
-FieldScaling told_scaling(const PredictionOptions& options, const Predictor& model, const std::string& name);
+/// @param warns   where a value is missing without which a model predicts all the same
+/// @throws UsageError naming what is missing
+SaidCase said_case(const Predictor& model, const PredictionOptions& options, const std::string& name, bool warns);
 
 /// Warns of what a model is told in a case of this name that lies beyond its training cases. Collective.
 /// @param is_of_several   models, of which the warning then says which

@@ -11,9 +11,9 @@ namespace meshard {
 class RankGroup;
 
 /// Nothing can be predicted on an input. Thrown on every rank, so that all may go on with the next input.
-class UnusableInput : public Error {
+class UnusableInput : public InvalidInput {
 public:
-    UnusableInput(const std::string& text, int exit_code) : Error(text), exit_code_(exit_code) {}
+    UnusableInput(const std::string& text, int exit_code) : InvalidInput(text), exit_code_(exit_code) {}
 
     int exit_code() const { return exit_code_; }  ///< of the error that made it so
 

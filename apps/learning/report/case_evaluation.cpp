@@ -2,19 +2,15 @@
 #include "apps/learning/report/case_evaluation.h"
 
 #include "apps/console/console.h"
-#include "apps/learning/cases/case_body.h"
 #include "apps/learning/cases/case_tensors.h"
-#include "apps/learning/cases/computed_inputs.h"
 #include "apps/learning/cases/field_scaling.h"
-#include "apps/learning/cases/mesh_handover.h"
 #include "apps/learning/evaluation/case_sums.h"
 #include "apps/learning/evaluation/error_histogram.h"
 #include "apps/learning/grids/grid_case.h"
-#include "apps/learning/prediction/other_part.h"
+#include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/settings/run_record.h"
 #include "io/bytes/file_pattern.h"
-#include "io/mesh_io.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
@@ -58,9 +54,8 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     const auto rows = grid_rows(grid, data, true, where);
     if (rows.channels != predictor.channels()) throw InvalidInput(where + ": a field has another number of components than in training.");
     auto example = grid_case_tensors(rows, source, data, spec_of_grid(rows.extents, predictor.rows_together(), device_mesh));
-    example.inputs.constants = at::Tensor();  // those that the predictor knows stand in their place
     example = on_device(example, world.device());
-    tell_of_case(example.inputs, predictor, [&](const std::string& column) { return source.number(column); }, world.device());
+    add_case_inputs(example.inputs, predictor, data, source, world.device());
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
     at::Tensor of_all;
@@ -84,13 +79,6 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     return result;
 }
 
-void note_facing(const std::string& where, const SurfaceFacing& found, const FacingCounts& trained, std::vector<std::string>& notes)
-{
-    const auto fault = facing_fault(found, trained, "--orient outward turns it.");
-    const auto note = where + ": " + fault;
-    if (!fault.empty() && std::ranges::find(notes, note) == notes.end()) notes.push_back(note);  // a surface may be its own wall
-}
-
 EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,
                             const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see, std::vector<std::string>& notes)
 {
@@ -100,44 +88,19 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto where = source.file.string();
     const auto& all = device_mesh->all();
 
-    Mesh whole;
-    if (world.rank() == 0) {
-        whole = read_mesh(source.file);
-        require_true_fields(whole, data, where);
-        if (data.tells("normals") || !model.forces.area.empty()) {
-            const auto found = orient_surface(whole, orient_of(data), data.normals);
-            note_facing(where, found, predictor.facing().surfaces, notes);
-        }
-        if (const auto normals = point_normals_in_use(data); !normals.empty()) add_point_normals(whole, normals, where);
-        if (data.tells("areas")) add_areas(whole, data.on_cells, where);
-        add_geometry(whole, data.on_cells);
-    }
-    auto part = hand_out_mesh(whole, 0, folder / ("case_" + source.id), *device_mesh);
-    auto& mesh = part.subdomain.mesh;
-    const auto rows = data.on_cells ? part.subdomain.cells.owned() : part.subdomain.points.owned();
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
-    const auto geometry = take_geometry(mesh, num_rows, data.on_cells);
-    std::optional<Wall> wall;
-    if (data.needs_wall() || predictor.takes_body()) {
-        wall = read_wall(source.wall, source.file, data.wall_patches, orient_of(data));
-        note_facing(source.wall.empty() ? where : source.wall.string(), wall->facing, predictor.facing().walls, notes);
-    }
-    if (data.needs_wall()) add_distances(mesh, data.on_cells, *wall, where, data.tells("wall_direction"));
-    const auto frame = case_frame(data.frame, part.bounds, source);
-    const auto told = point_inputs(mesh, rows, data, frame, where);
-    const auto truth = field_values(mesh, rows, data, where);
-
-    const auto device = world.device();
-    predictor.set_memory(predictor.memory_for(num_rows, memory_for_points(world, all)));
-    auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
-    tell_of_case(inputs, predictor, [&](const std::string& column) { return source.number(column); }, device);
-    if (predictor.takes_body()) inputs.body = case_body(*wall, frame);
-    if (const auto* other = predictor.other_part()) {
-        if (!source.other_part.empty())
-            inputs.other_part = read_other_part(source.other_part, *other, frame, device_mesh, device);
-        else if (std::ranges::find(notes, kOtherPartUnknown) == notes.end())
-            notes.emplace_back(kOtherPartUnknown);
-    }
+    const auto note = [&](const std::string& sentence) {
+        if (std::ranges::find(notes, sentence) == notes.end()) notes.push_back(sentence);
+    };
+    CaseReading reading{.where = where, .report = note, .with_geometry = true, .with_forces = !model.forces.area.empty()};
+    reading.prepare = [&](const Mesh& mesh) { require_true_fields(mesh, data, where); };
+    CaseMesh mesh(source, std::span(&predictor, 1), reading, folder / ("case_" + source.id), device_mesh);
+    const auto& rows = mesh.rows();
+    const auto& geometry = mesh.geometry();
+    const auto& bounds = mesh.bounds();
+    const auto inputs = mesh.inputs(predictor, data, world.device());
+    const auto truth = field_values(mesh.subdomain().mesh, rows, data, where);
+    predictor.set_memory(predictor.memory_for(std::ssize(rows), memory_for_points(world, all)));
+    if (predictor.other_part() && source.other_part.empty()) note(kOtherPartUnknown);
     auto beyond = predictor.ranges().beyond(inputs, data, all);
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
@@ -152,7 +115,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     result.metrics = sums.metrics(layout);
     const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling), all);
     for (std::size_t f = 0; f < histograms.size(); ++f) result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);
-    const auto regions = error_regions(predicted, truth, geometry, layout, part.bounds, all);
+    const auto regions = error_regions(predicted, truth, geometry, layout, bounds, all);
     for (std::size_t f = 0; f < regions.size(); ++f) result.error_regions.emplace_back(data.fields[f].name, regions[f]);
     result.on_cells = data.on_cells;
     result.has_ranges = !predictor.ranges().is_empty();
@@ -161,20 +124,19 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto flow = add_forces(result, sums, layout, model.forces, why);
     add_of_head(result, predictor.names_of_head(), of_head, model.forces);
     if (!flow) {
-        const auto note = "no drag and lift: " + why + ".";
-        if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+        note("no drag and lift: " + why + ".");
     } else {
         if (const auto& by_shape = predictor.shape_coefficients()) {
-            const auto found = by_shape->of(shape_sums(whole, all), sums.forces, part.bounds, *flow, constants_of_case(data, source));
+            const auto found = by_shape->of(shape_sums(mesh.whole(), all), sums.forces, bounds, *flow, constants_of_case(data, source));
             if (found) std::tie(result.drag_of_shape, result.lift_of_shape, result.isolation) = std::tuple(found->drag, found->lift, found->isolation);
         }
-        result.low_x = part.bounds[0];
-        result.high_x = part.bounds[1];
+        result.low_x = bounds[0];
+        result.high_x = bounds[1];
         result.drag_along_x = drag_along_x(predicted, truth, geometry, layout, sums.forces, *flow, result.low_x, result.high_x, kBins, all);
     }
     if (see) {
         const auto all_predicted = rows_on_first_rank(predicted, rows, all), all_truth = rows_on_first_rank(truth, rows, all);
-        if (world.rank() == 0) see(index, whole, all_predicted, all_truth);
+        if (world.rank() == 0) see(index, mesh.whole(), all_predicted, all_truth);
     }
     return result;
 }

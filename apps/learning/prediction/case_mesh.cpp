@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/prediction/case_mesh.h"
+
+#include "apps/learning/cases/case_body.h"
+#include "apps/learning/cases/case_tensors.h"
+#include "apps/learning/evaluation/case_sums.h"
+#include "apps/learning/prediction/usable_input.h"
+#include "io/mesh_io.h"
+#include "sharding/tensor/distribute_rows.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+/// The points of a case's other part, for `PointInputs::other_part`: the first rank reads the mesh, and hands each rank a run of its rows. Collective.
+std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& file, const DataConfig& data, const CaseFrame& frame,
+                                                   const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
+{
+    const auto& all = device_mesh->all();
+    at::Tensor rows_of_file;
+    read_together(all, [&] {
+        if (all.rank() != 0) return;
+        const auto mesh = read_mesh(file);
+        std::vector<std::int64_t> rows(data.on_cells ? mesh.num_cells() : mesh.num_points());
+        if (rows.empty()) throw InvalidInput(file.string() + " has no " + (data.on_cells ? "cells" : "points") + " of which the model is told.");
+        std::iota(rows.begin(), rows.end(), std::int64_t{0});
+        rows_of_file = point_inputs(mesh, rows, data, frame, file.string()).to(device);
+    });
+    const std::array<std::int64_t, 1> own{rows_of_file.defined() ? rows_of_file.size(0) : 0};
+    const auto num_rows = all.all_gather_integers(own)[0][0];
+    const AxisLayout cut{Shard(0), std::make_shared<const Extents>(even_extents(num_rows, all.size())), 1};
+    const auto local = all.size() == 1 ? rows_of_file : to_local(distribute_rows(rows_of_file, 0, make_spec(device_mesh, {cut})));
+    std::vector<std::int64_t> ids(local.size(0));
+    std::iota(ids.begin(), ids.end(), cut.offset(all.rank()));
+    return std::make_shared<const PointInputs>(sharded_inputs(local, ids, device_mesh));
+}
+
+}  // namespace
+
+void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConfig& data, const CaseSource& source, const at::Device& device)
+{
+    tell_of_case(inputs, data, source);
+    if (const auto& constants = model.constants(); !constants.empty())
+        inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0);
+    if (model.time()) inputs.time = torch::tensor({static_cast<float>(*model.time())});
+    for (auto* tensor : {&inputs.constants, &inputs.time})
+        if (tensor->defined()) *tensor = tensor->to(device);
+}
+
+CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, const CaseReading& reading, const std::filesystem::path& output,
+                   std::shared_ptr<const DeviceMesh> device_mesh)
+    : source_(source), reading_(reading), device_mesh_(std::move(device_mesh)), on_cells_(models.front().data().on_cells)
+{
+    const auto take = [&](std::string_view input) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().tells(input); }); };
+    const auto& where = reading_.where;
+    const bool is_first = device_mesh_->all().rank() == 0;
+    with_directions_ = take("wall_direction");
+    read_together(device_mesh_->all(), [&] {
+        if (!is_first) return;
+        whole_ = read_mesh(source_.file);
+        reading_.prepare(whole_);
+        if (take("normals") || reading_.with_forces) {
+            const auto& data = models.front().data();
+            report_facing(where, orient_surface(whole_, orient_of(data), data.normals), models.front().facing().surfaces);
+        }
+        for (const auto& model : models)
+            if (const auto normals = point_normals_in_use(model.data()); !normals.empty()) add_point_normals(whole_, normals, where);
+        if (take("areas")) add_areas(whole_, on_cells_, where);  // shares of points and the mean are of the whole
+        if (reading_.with_geometry) add_geometry(whole_, on_cells_);
+    });
+    part_ = hand_out_mesh(whole_, 0, output, *device_mesh_);
+    const auto owned = on_cells_ ? part_.subdomain.cells.owned() : part_.subdomain.points.owned();
+    rows_.assign(owned.begin(), owned.end());
+    if (!reading_.with_geometry) return;
+    geometry_ = take_geometry(part_.subdomain.mesh, std::ssize(rows_), on_cells_);
+    if (is_first) take_geometry(whole_, 0, on_cells_);
+}
+
+void CaseMesh::report_facing(const std::string& where, const SurfaceFacing& found, const FacingCounts& trained) const
+{
+    if (device_mesh_->all().rank() != 0) return;
+    if (const auto fault = facing_fault(found, trained, "--orient outward turns it."); !fault.empty()) reading_.report(where + ": " + fault);
+}
+
+const Wall& CaseMesh::wall_for(const Predictor& model, const DataConfig& data)
+{
+    if (wall_ && (!source_.wall.empty() || wall_patches_ == data.wall_patches)) return *wall_;
+    wall_ = read_wall(source_.wall, source_.file, data.wall_patches, orient_of(data));
+    wall_patches_ = data.wall_patches;
+    has_distances_ = false;
+    report_facing(source_.wall.empty() ? reading_.where : source_.wall.string(), wall_->facing, model.facing().walls);
+    return *wall_;
+}
+
+PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, const at::Device& device)
+{
+    CaseFrame frame;
+    at::Tensor rows;
+    std::shared_ptr<const CaseBody> body;
+    read_together(device_mesh_->all(), [&] {
+        auto& mesh = part_.subdomain.mesh;
+        frame = case_frame(data.frame, part_.bounds, source_);
+        const auto* wall = data.needs_wall() || model.takes_body() ? &wall_for(model, data) : nullptr;
+        if (data.needs_wall() && !has_distances_) {
+            std::erase_if(on_cells_ ? mesh.cell_data : mesh.point_data,
+                          [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
+            add_distances(mesh, on_cells_, *wall, reading_.where, with_directions_);
+            has_distances_ = true;
+        }
+        rows = point_inputs(mesh, rows_, data, frame, reading_.where);
+        if (model.takes_body()) body = case_body(*wall, frame);
+    });
+    auto inputs = sharded_inputs(rows.to(device), rows_, device_mesh_);
+    add_case_inputs(inputs, model, data, source_, device);
+    inputs.body = body;
+    if (const auto* other = model.other_part(); other && !source_.other_part.empty())
+        inputs.other_part = read_other_part(source_.other_part, *other, frame, device_mesh_, device);
+    return inputs;
+}
+
+}  // namespace meshard
