@@ -16,11 +16,12 @@
 #include "partition/error.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace meshard {
 
@@ -33,6 +34,50 @@ std::string lower_extension(const std::filesystem::path& path)
     return extension;
 }
 
+/// A kind of file. Files of several blocks have no `read` here: `read_by_format` knows their readers.
+struct Format {
+    std::string_view extension;
+    Mesh (*read)(const std::filesystem::path& path, const ReadOptions& options) = nullptr;
+    void (*write)(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options) = nullptr;
+};
+
+using Path = std::filesystem::path;
+
+constexpr Format kFormats[] = {
+    {".vtu", read_vtk_piece, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_xml(path, mesh, MeshKind::Unstructured, o); }},
+    {".vtp", read_vtk_piece, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_xml(path, mesh, MeshKind::Surface, o); }},
+    {".pvtu", read_vtk_parallel, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_parallel(path, std::span(&mesh, 1), 0, o); }},
+    {".pvtp", read_vtk_parallel, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_parallel(path, std::span(&mesh, 1), 0, o); }},
+    {".vtkhdf", nullptr, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
+    {".hdf", nullptr, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
+    {".vtm"},
+    {".vtpc"},
+    {".pvd"},
+    {".series"},
+    {".vtk", [](const Path& path, const ReadOptions&) { return read_with_vtk(path); }},
+    {".foam"},
+    {".cgns"},
+    {".case"},
+    {".exo"},
+    {".stl", read_stl},
+    {".ply", read_ply},
+    {".obj", [](const Path& path, const ReadOptions&) { return read_obj(path); }},
+};
+
+const Format* find_format(const std::filesystem::path& path)
+{
+    const auto* const found = std::ranges::find(kFormats, lower_extension(path), &Format::extension);
+    return found == std::end(kFormats) ? nullptr : found;
+}
+
+std::string extensions(bool writable)
+{
+    std::string text;
+    for (const Format& format : kFormats)
+        if (!writable || format.write) text += (text.empty() ? "" : " ") + std::string(format.extension);
+    return text;
+}
+
 bool has_time(const Mesh& mesh, double wanted)
 {
     const DataArray* time = find_array(mesh.field_data, "TimeValue");
@@ -42,18 +87,11 @@ bool has_time(const Mesh& mesh, double wanted)
 
 Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
 {
-    const std::string extension = lower_extension(path);
     if (std::filesystem::is_directory(path))
         throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
                       (std::filesystem::exists(path / "manifest.json") ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it." : ""));
-    if (extension == ".stl") return read_stl(path, options);
-    if (extension == ".ply") return read_ply(path, options);
-    if (extension == ".obj") return read_obj(path);
-    if (extension == ".vtk") return read_with_vtk(path);
-    if (extension == ".vtu" || extension == ".vtp") return read_vtk_piece(path, options);
-    if (extension == ".pvtu" || extension == ".pvtp") return read_vtk_parallel(path, options);
-    throw IoError("read_mesh: " + path.string() + " has the extension '" + extension +
-                  "'; known are .vtu, .vtp, .pvtu, .pvtp, .vtm, .vtpc, .pvd, .series, .vtkhdf, .vtk, .foam, .cgns, .case, .exo, .stl, .ply and .obj.");
+    if (const Format* format = find_format(path); format && format->read) return format->read(path, options);
+    throw IoError("read_mesh: " + path.string() + " has the extension '" + lower_extension(path) + "'; known are " + readable_formats() + ".");
 }
 
 std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents);
@@ -126,31 +164,26 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
     return with_warnings(options, [&](const ReadOptions& inner) { return read_any(path, inner, {}); });
 }
 
+std::string readable_formats()
+{
+    return extensions(false);
+}
+
 std::string writable_formats()
 {
-    return ".vtu .vtp .pvtu .pvtp .vtkhdf";
+    return extensions(true);
 }
 
 void require_writable_format(const std::filesystem::path& path)
 {
-    const std::string extension = lower_extension(path);
-    constexpr std::array known{".vtu", ".vtp", ".pvtu", ".pvtp", ".vtkhdf", ".hdf"};
-    if (std::ranges::find(known, extension) == known.end())
-        throw IoError("write_mesh: " + path.string() + " has the extension '" + extension + "'; .vtu and .vtp can be written, and .pvtu, .pvtp, .vtkhdf.");
+    if (const Format* format = find_format(path); !format || !format->write)
+        throw IoError("write_mesh: " + path.string() + " has the extension '" + lower_extension(path) + "'; writable are " + writable_formats() + ".");
 }
 
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)
 {
     require_writable_format(path);
-    const std::string extension = lower_extension(path);
-    if (extension == ".vtu")
-        write_vtk_xml(path, mesh, MeshKind::Unstructured, options);
-    else if (extension == ".vtp")
-        write_vtk_xml(path, mesh, MeshKind::Surface, options);
-    else if (extension == ".pvtu" || extension == ".pvtp")
-        write_vtk_parallel(path, std::span(&mesh, 1), 0, options);
-    else
-        write_vtkhdf(path, std::span(&mesh, 1), options);
+    find_format(path)->write(path, mesh, options);
 }
 
 }  // namespace meshard

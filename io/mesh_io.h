@@ -49,7 +49,8 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});
 
-/// Formats that `write_mesh` knows, e.g. `.vtu .vtp`.
+/// Extensions that `read_mesh` and `write_mesh` know, e.g. `.vtu .vtp`.
+std::string readable_formats();
 std::string writable_formats();
 
 /// @throws IoError if `write_mesh` does not know the extension.

@@ -47,13 +47,13 @@ struct ConvertOptions {
 bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
     CLI::App app(
-        "Writes a mesh or a model's checkpoint in another format, given by the extension of OUT. Formats of meshes that are read: .vtu .vtp .pvtu .pvtp "
-        ".vtk .vtm .vtpc\n"
-        ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
-        "Names, units, types and roles of arrays,\n"
-        "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece with its ghosts as a partition,\n"
-        "a .pvtu or .pvtp gets the pieces as files beside it, other formats get the merged mesh.\n\n"
-        "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
+        "Writes a mesh or a model's checkpoint in another format, given by the extension of OUT. Meshes that are read: OpenFOAM cases (folders) and\n" +
+            readable_formats() +
+            ".\n\n"
+            "Names, units, types and roles of arrays,\n"
+            "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece with its ghosts as a partition,\n"
+            "a .pvtu or .pvtp gets the pieces as files beside it, other formats get the merged mesh.\n\n"
+            "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")->required()->type_name("IN");
     app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");

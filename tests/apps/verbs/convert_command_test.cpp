@@ -132,7 +132,7 @@ TEST_F(ConvertCommand, SaysWhatIsWrong)
 {
     write("a.vtu", cube(2));
 
-    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.xyz")}), 3, {"'.xyz'; .vtu and .vtp can be written"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.xyz")}), 3, {"'.xyz'; writable are .vtu .vtp"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtp")}), 3, {"hexahedron, which .vtp cannot hold"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--compress", "zip"}), 2, {"expected none, zlib or lz4"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--block", "x"}), 3, {"holds one mesh and no blocks"}));
