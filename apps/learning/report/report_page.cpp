@@ -170,21 +170,23 @@ std::string table(const std::vector<std::string>& names, const std::vector<std::
 
 std::string tables_of_fields(const PageJson& run)
 {
-    constexpr std::array metrics{"rel_l2", "rel_l1", "mae", "rmse", "max_abs", "rel_l2_area", "r2"};
+    std::vector<std::string> metrics, names{"field"};  // those that the first field has, as every other one
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         for (const auto& [field, values] : numbers["fields"].items()) {
+            if (metrics.empty())
+                for (const auto& [metric, value] : values.items())
+                    if (value.contains("mean")) metrics.push_back(metric);
             std::vector<PageJson> row{split + " " + field};
-            for (const auto* metric : metrics) row.push_back(values[metric]["mean"]);
+            for (const auto& metric : metrics) row.push_back(values[metric]["mean"]);
             for (const auto* which : {"median", "max", "worst"}) row.push_back(values["rel_l2"][which]);
-            row.push_back(values["guess_rel_l2"]["mean"]);
             for (const auto* part : {"x", "y", "z"}) row.push_back(values.contains(part) ? values[part]["rel_l2"]["mean"] : PageJson());
             rows.push_back(std::move(row));
         }
     }
-    return table({"field", "rel_l2", "rel_l1", "mae", "rmse", "max_abs", "rel_l2_area", "r2", "rel_l2 median", "rel_l2 max", "worst case",
-                  "rel_l2 of the training mean", "x.rel_l2", "y.rel_l2", "z.rel_l2"},
-                 rows);
+    names.insert(names.end(), metrics.begin(), metrics.end());
+    for (const auto* name : {"rel_l2 median", "rel_l2 max", "worst case", "x.rel_l2", "y.rel_l2", "z.rel_l2"}) names.emplace_back(name);
+    return table(names, rows);
 }
 
 /// Of each split with several cases, which is the worst and why.
@@ -201,20 +203,20 @@ std::string worst_cases(const PageJson& run)
 
 std::string table_of_forces(const PageJson& run)
 {
-    constexpr std::array metrics{"n", "mae", "bias", "std", "max_abs", "worst", "mean_rel", "r2", "spearman", "pair_order", "guess_mae"};
+    std::vector<std::string> names{"coefficient"};
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         for (const char* name : {"cd", "cd_table", "cd_head", "cd_shape", "cl", "cl_table", "cl_head", "cl_shape"}) {
             if (!numbers.contains(name)) continue;
             std::vector<PageJson> row{split + " " + name};
-            for (const auto* metric : metrics) row.push_back(numbers[name][metric]);
+            for (const auto& [metric, value] : numbers[name].items()) {
+                if (rows.empty()) names.push_back(metric);
+                row.push_back(value);
+            }
             rows.push_back(std::move(row));
         }
     }
-    if (rows.empty()) return {};
-    std::vector<std::string> names{"coefficient"};
-    names.insert(names.end(), metrics.begin(), metrics.end());
-    return table(names, rows);
+    return rows.empty() ? "" : table(names, rows);
 }
 
 std::string table_of_cases(const PageJson& run)
