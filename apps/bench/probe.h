@@ -18,7 +18,7 @@ struct ProbeRequest {
     std::filesystem::path model;     ///< TorchScript
     std::filesystem::path input;     ///< safetensors: `input` or the arguments' own names; `grad_output` if wanted
     std::vector<std::int64_t> dims;  ///< tensor dimensions to cut, one an axis of the device mesh
-    std::vector<double> shares;      ///< of the ranks of an axis of that size; even if empty
+    std::vector<double> shares;      ///< of the ranks of an axis of that size, equal on others; empty: 7 for the first rank of an axis and 3 for each other one
     bool train = false;              ///< training mode, not evaluation
     bool backward = false;
 };
@@ -62,7 +62,7 @@ std::vector<std::int64_t> probe_mesh_shape(int num_ranks, std::size_t num_dims);
 /// Runs a TorchScript model serially (on rank 0) and with sharded inputs (on all ranks), and compares outputs, input gradients, every
 /// parameter gradient, and buffers. Collective over all ranks of `world`.
 ///
-/// The loss is the sum of output times `grad_output`, or the mean of the output. A tensor counts as equal within 1e-5 of its largest value in float, 1e-10 in
+/// The loss is the sum of the first output times `grad_output`, or of all outputs times fixed numbers (cos i of the i-th value), as of Python's `probe`. A tensor counts as equal within 1e-5 of its largest value in float, 1e-10 in
 /// double, or within ten times what rounding alone does to it: a gradient that is zero but for rounding has no scale of its own. What rounding does is found
 /// by serial runs whose inputs and weights are changed in their last bits, and by one in double precision. Inputs that have the first one's size along a cut
 /// dimension are cut in the same way; others are whole on every rank.

@@ -40,9 +40,9 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
     app.add_option("--shard", options.dims, "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")->required()->type_name("DIM[,DIM]");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks, "ranks that are started on this machine");
-    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 0.7,0.3; zero is allowed")->type_name("SHARE,...")->default_str("equal shares");
+    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 1,1; zero is allowed")->type_name("SHARE,...")->default_str("7,3,3,...");
     app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
-    app.add_flag("--backward", request.backward, "gradients too; the loss is the sum of output times grad_output, else the mean of the output");
+    app.add_flag("--backward", request.backward, "gradients too; the loss is the sum of output times grad_output, else of all outputs times fixed numbers");
     app.add_option("--output", options.output, "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME")
         ->type_name("FILE");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");

@@ -78,7 +78,7 @@ TEST_F(Probe, CutsTwoDimensionsOverAGrid)
     ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
     const auto json = nlohmann::json::parse(result.out);
     EXPECT_EQ(json["mesh"], nlohmann::json({2, 2}));
-    EXPECT_EQ(json["input"], "Shard(2) of 5+4 on rows, Shard(3) of 4+3 on columns");
+    EXPECT_EQ(json["input"], "Shard(2) of 7+2 on rows, Shard(3) of 5+2 on columns");
 }
 
 TEST_F(Probe, ShowsWhichOperatorsTalkAndWhichGather)
@@ -93,7 +93,7 @@ TEST_F(Probe, ShowsWhichOperatorsTalkAndWhichGather)
         if (op["name"] != "aten::renorm") continue;
         gathered = op["gathered"];
         EXPECT_GT(op["bytes"], 0);
-        EXPECT_EQ(op["inputs"], "Shard(0) of 3+2 on domain");
+        EXPECT_EQ(op["inputs"], "Shard(0) of 4+1 on domain");
     }
     EXPECT_TRUE(gathered);
     const auto text = meshard({"probe", file, "--input", in, "--shard", "0"});
