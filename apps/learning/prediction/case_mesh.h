@@ -21,11 +21,11 @@ void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConf
 
 /// How the mesh of a case is read for models.
 struct CaseReading {
-    std::string where;                                     ///< begins messages
-    std::function<void(Mesh&)> prepare;                    ///< called on the first rank with the whole mesh as it was read
-    std::function<void(const std::string& fault)> report;  ///< called on the first rank for a surface that does not face as those of the training cases
-    bool with_geometry = false;                            ///< `geometry` is wanted
-    bool with_forces = false;                              ///< the way in which polygons face matters, whatever models take as inputs
+    std::string where;                                          ///< begins messages
+    std::function<void(Mesh&)> prepare = {};                    ///< called on the first rank with the whole mesh as it was read
+    std::function<void(const std::string& fault)> report = {};  ///< called on the first rank for a surface that does not face as those of the training cases
+    bool with_geometry = false;                                 ///< `geometry` is wanted
+    bool with_forces = false;                                   ///< the way in which polygons face matters, whatever models take as inputs
 };
 
 /// The mesh of a case, cut into a part a rank, from which inputs of several models are made. All functions are collective.
