@@ -64,22 +64,14 @@ std::string page()
     auto families = operators_by_family();
     const auto write = [&](const std::string& family) {
         const auto& names = families[family];
-        text << "\n## " << family << " (" << names.size() << ")\n\n";
+        text << "\n## " << family << " (" << names.size() << ")\n\n```\n";
         std::size_t column = 0;
-        bool first = true;
         for (const auto& name : names) {
-            if (!first) text << ',';
-            if (!first && column + name.size() > 140) {
-                text << '\n';
-                column = 0;
-            } else if (!first) {
-                text << ' ';
-            }
-            text << '`' << name << '`';
-            column += name.size() + 4;
-            first = false;
+            const bool fits = column + 1 + name.size() <= 140;
+            text << (column == 0 ? "" : fits ? " " : "\n") << name;
+            column = fits && column > 0 ? column + 1 + name.size() : name.size();
         }
-        text << '\n';
+        text << "\n```\n";
     };
     for (const auto& [family, names] : families) {
         if (family != "composite" && family != "gathered" && family != "given results") write(family);
