@@ -35,7 +35,7 @@ std::string page()
         << "`.\n\n"
            "- Operators with a *rule* compute on this rank's part and send messages only where the result needs them. For placements that a rule does not\n"
            "  support, it gathers too.\n"
-           "- *composite*: LibTorch composes it of other operators of this list; it needs no rule.\n"
+           "- *composite*, not listed: LibTorch composes it of other operators; it needs no rule.\n"
            "- *gathered*: no rule; every rank gathers the cut arguments and computes the whole. Exact, at the cost of memory; with one warning for each "
            "operator, or refused,\n"
            "  as set by `set_gather_policy`.\n"
@@ -76,7 +76,6 @@ std::string page()
     for (const auto& [family, names] : families) {
         if (family != "composite" && family != "gathered" && family != "given results") write(family);
     }
-    write("composite");
     write("gathered");
     return text.str();
 }
