@@ -35,7 +35,7 @@ std::string page()
         << "`.\n\n"
            "- Operators with a *rule* compute on this rank's part and send messages only where the result needs them. For placements that a rule does not\n"
            "  support, it gathers too.\n"
-           "- *composite*: LibTorch composes it of other operators of this list; it needs no rule.\n"
+           "- *composite*, not listed: LibTorch composes it of other operators; it needs no rule.\n"
            "- *gathered*: no rule; every rank gathers the cut arguments and computes the whole. Exact, at the cost of memory; with one warning for each "
            "operator, or refused,\n"
            "  as set by `set_gather_policy`.\n"
@@ -64,27 +64,18 @@ std::string page()
     auto families = operators_by_family();
     const auto write = [&](const std::string& family) {
         const auto& names = families[family];
-        text << "\n## " << family << " (" << names.size() << ")\n\n";
+        text << "\n## " << family << " (" << names.size() << ")\n\n```\n";
         std::size_t column = 0;
-        bool first = true;
         for (const auto& name : names) {
-            if (!first) text << ',';
-            if (!first && column + name.size() > 140) {
-                text << '\n';
-                column = 0;
-            } else if (!first) {
-                text << ' ';
-            }
-            text << '`' << name << '`';
-            column += name.size() + 4;
-            first = false;
+            const bool fits = column + 1 + name.size() <= 140;
+            text << (column == 0 ? "" : fits ? " " : "\n") << name;
+            column = fits && column > 0 ? column + 1 + name.size() : name.size();
         }
-        text << '\n';
+        text << "\n```\n";
     };
     for (const auto& [family, names] : families) {
         if (family != "composite" && family != "gathered" && family != "given results") write(family);
     }
-    write("composite");
     write("gathered");
     return text.str();
 }

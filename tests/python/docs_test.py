@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of docs/python.md and README.md runs, block after block."""
+"""The Python of docs/python.md runs, block after block."""
 import contextlib
 import io
 import pathlib
@@ -23,7 +23,3 @@ def run_page(name):
 
 def test_page_of_python():
     assert f"Shard(0) of 7{'+3' * (mesh().size() - 1)} on domain" in run_page("docs/python.md")
-
-
-def test_readme():
-    run_page("README.md")
