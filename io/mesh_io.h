@@ -49,10 +49,10 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});
 
-/// Formats that `write_mesh` knows, e.g. `.vtu .vtp`.
+/// The formats that `write_mesh` supports, e.g. `.vtu .vtp`.
 std::string writable_formats();
 
-/// @throws IoError if `write_mesh` does not know the extension.
+/// @throws IoError if `write_mesh` does not support the extension.
 void require_writable_format(const std::filesystem::path& path);
 
 }  // namespace meshard
