@@ -27,7 +27,7 @@ struct TimedFile {
     std::string name, file;
 };
 
-/// The files of the wanted time, of none given the latest.
+/// The files of the wanted time, by default the latest.
 std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional<double> wanted, const std::string& where)
 {
     if (files.empty()) throw IoError(where + ": it names no files.");
@@ -115,7 +115,7 @@ private:
     {
         const XmlElement& root = file.require_child(file.root(), file.type());
         add_children(file, root, "");
-        // foamToVTK writes the time here.
+        // foamToVTK writes the time in the root's FieldData.
         const XmlElement* shared = file.root().child("FieldData");
         if (shared == nullptr) shared = root.child("FieldData");
         if (shared == nullptr || blocks_.empty()) return;

@@ -96,7 +96,7 @@ Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
 
 std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents);
 
-/// `parents` are the collections that led here, the outermost first.
+/// @param parents   the collections that contain this file, the outermost first
 std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents)
 {
     const std::string where = "read_mesh: " + path.string();
@@ -135,7 +135,7 @@ std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOpt
     return blocks;
 }
 
-/// Calls `read` with options whose list of warnings exists.
+/// Calls `read` with options that have a list of warnings.
 template <class F>
 auto with_warnings(const ReadOptions& options, F&& read)
 {

@@ -49,11 +49,11 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});
 
-/// Extensions that `read_mesh` and `write_mesh` know, e.g. `.vtu .vtp`.
+/// Extensions that `read_mesh` and `write_mesh` support, e.g. `.vtu .vtp`.
 std::string readable_formats();
 std::string writable_formats();
 
-/// @throws IoError if `write_mesh` does not know the extension.
+/// @throws IoError if `write_mesh` does not support the extension.
 void require_writable_format(const std::filesystem::path& path);
 
 }  // namespace meshard

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The separators between file names in a file of this extension; empty if such a file names no others.
+/// The separators between file names in a file with this extension; empty if such a file refers to no others.
 std::string_view separators_in(const fs::path& path)
 {
     std::string extension = path.extension().string();
@@ -41,7 +41,7 @@ std::vector<fs::path> files_named(const fs::path& folder, std::string_view name)
     return files_matching(folder, pattern);
 }
 
-/// Every value of an attribute.
+/// Appends every value of an attribute.
 void add_attributes(const XmlElement& element, std::vector<std::string>& values)
 {
     for (const auto& [name, value] : element.attributes) values.push_back(value);
@@ -56,7 +56,7 @@ std::vector<std::string> words_in(std::string_view text, std::string_view separa
             add_attributes(parse_xml(text, "", ignored), values);
             return values;
         }
-    } catch (const IoError&) {  // a damaged file: its reader says so
+    } catch (const IoError&) {  // damaged files are reported by their reader
     }
     std::vector<std::string> words;
     while (!text.empty()) {
@@ -67,7 +67,7 @@ std::vector<std::string> words_in(std::string_view text, std::string_view separa
     return words;
 }
 
-/// Takes every word that is the name of a file: the result may have more files than are read.
+/// Adds every word that is the name of a file: the result may have more files than are read.
 void add_with_named_files(const fs::path& path, std::set<fs::path>& files)
 {
     std::error_code ignored;
@@ -78,7 +78,8 @@ void add_with_named_files(const fs::path& path, std::set<fs::path>& files)
     constexpr std::size_t longest_name = 4096;
     for (const std::string& word : words_in(file->text(), separators))
         if (word.size() < longest_name)
-            for (const auto& folder : {path.parent_path(), followed_links(path).parent_path()})  // of a link to an index its pieces lie beside either
+            // The pieces of a linked index may be beside the link or its target.
+            for (const auto& folder : {path.parent_path(), followed_links(path).parent_path()})
                 for (const auto& name : files_named(folder, word)) add_with_named_files(name, files);
 }
 
@@ -89,7 +90,7 @@ std::optional<double> time_named(const std::string& name)
     return error == std::errc() && end == name.data() + name.size() ? std::optional(time) : std::nullopt;
 }
 
-/// Of times before the latest only the meshes: a mesh is valid until a later one replaces it.
+/// For times before the latest only meshes are added: a mesh is valid until a later one replaces it.
 void add_case_files(const fs::path& folder, bool only_meshes, int depth, std::set<fs::path>& files)
 {
     constexpr int deepest = 8;  // a link may lead back up

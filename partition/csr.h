@@ -8,10 +8,11 @@
 
 namespace meshard {
 
-/// Rows of different lengths, stored one after the other: the only ragged array type (graphs, cells, neighbour lists, send lists).
+/// Rows of different lengths, concatenated: the only ragged array type (graphs, cells, neighbour lists, send lists).
 ///
-/// Row i is `indices[offsets[i]] .. indices[offsets[i + 1] - 1]`. Holds: offsets start at 0, never fall, and end at
-/// `indices.size()`. Offsets are 64-bit because they count entries; indices are 32-bit because they number local rows.
+/// Row i is `indices[offsets[i]] .. indices[offsets[i + 1] - 1]`. Invariants: offsets start at 0, never decrease, and
+/// end at `indices.size()`. Offsets are 64-bit because they count entries; indices are 32-bit because they number local
+/// rows.
 struct Csr {
     std::vector<std::int64_t> offsets{0};
     std::vector<std::int32_t> indices;
@@ -33,7 +34,8 @@ struct Csr {
     void validate(std::int64_t num_columns) const;
 };
 
-/// The items that have each label, ascending: row `label` lists the i with `labels[i] == label`. Labels are from 0 to below `num_labels`.
+/// Groups items by label: row `label` lists the i with `labels[i] == label`, ascending. Labels must be in [0,
+/// num_labels).
 Csr rows_by_label(std::span<const std::int32_t> labels, std::int32_t num_labels);
 
 /// One line, e.g. `Csr: 353525 rows, 2044018 entries`.

@@ -6,7 +6,8 @@
 
 namespace meshard {
 
-/// Base of all errors that meshard throws. `what()` says where, what was expected, what was found, what to do.
+/// Base of all errors that meshard throws. `what()` states where it happened, what was expected, what was found, and
+/// what to do.
 class Error : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;

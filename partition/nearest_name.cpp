@@ -16,7 +16,7 @@ std::string lower_case(std::string_view text)
     return lower;
 }
 
-// Insertions, deletions, replacements and swaps of neighbouring letters that turn one into the other.
+// Number of insertions, deletions, replacements and swaps of neighbouring letters that convert one text to the other.
 std::size_t edit_distance(std::string_view a, std::string_view b)
 {
     std::vector<std::size_t> before_last(b.size() + 1), last(b.size() + 1), current(b.size() + 1);
@@ -33,7 +33,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b)
     return current[b.size()];
 }
 
-// One or two typing errors in a word, or a word that was shortened or lengthened (`pMean` for `p`).
+// Accepts one or two typing errors in a word, and a word that was shortened or lengthened (`pMean` for `p`).
 bool may_be_meant(std::string_view name, std::string_view candidate, std::size_t distance)
 {
     const auto longer = std::max(name.size(), candidate.size());

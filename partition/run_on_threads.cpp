@@ -41,7 +41,7 @@ void run_on_threads(std::int32_t num_threads, const std::function<void(const std
         try {
             for (std::int32_t t = 1; t < num_threads; ++t) others.emplace_back(run);
         } catch (const std::system_error&) {
-            // The system has no more threads: those that there are do all.
+            // The system has no more threads: the existing ones do all the work.
         }
         run();
     }

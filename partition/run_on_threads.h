@@ -6,12 +6,12 @@
 
 namespace meshard {
 
-/// Cores that this process may use.
+/// Number of cores that this process may use.
 int num_cores();
 
-/// Calls `work(next)` on `num_threads` threads (one: on the calling thread), fewer if the system has no more. `next()` returns 0, 1, 2, ... , each number to
-/// one thread only, so that fast threads take more. After an exception the other threads stop at their next number; the first exception is thrown again when
-/// all have ended.
+/// Calls `work(next)` on `num_threads` threads (one: on the calling thread), fewer if the system has no more. `next()`
+/// returns 0, 1, 2, ... , each number to one thread only, so that fast threads get more. After an exception the other
+/// threads stop at their next number; the first exception is rethrown when all have ended.
 void run_on_threads(std::int32_t num_threads, const std::function<void(const std::function<std::int64_t()>& next)>& work);
 
 }  // namespace meshard

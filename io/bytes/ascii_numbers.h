@@ -10,7 +10,8 @@
 
 namespace meshard {
 
-/// Reads words and numbers from text, separated by white space. Lines end in a line feed, or, where none follows, in a carriage return (old Macintosh files).
+/// Reads words and numbers from text, separated by white space. Lines end in a line feed, or, if none follows, in a
+/// carriage return (old Macintosh files).
 class TextScanner {
 public:
     explicit TextScanner(std::string_view text) : text_(text) {}
@@ -18,10 +19,11 @@ public:
     bool at_end();
     std::string_view word();  ///< the next word, empty at the end
     std::string_view line();  ///< the rest of this line, without its end
-    bool at_line_end();       ///< whether nothing but white space is left of this line
+    bool at_line_end();       ///< whether only white space is left on this line
     std::string_view rest() const { return text_.substr(at_); }
 
-    /// The next word as a number; none if there is no word or it is no number of type T (out of range, a letter, ...).
+    /// The next word as a number; none if there is no word or it is not a number of type T (out of range, a letter,
+    /// ...).
     template <class T>
     std::optional<T> number();
 
@@ -30,22 +32,23 @@ private:
 
     std::string_view text_;
     std::size_t at_ = 0;
-    bool has_line_feeds_ = true;  // until none is found
+    bool has_line_feeds_ = true;  // assumed until a search finds none
 };
 
-/// Whether two words are the same but for the case of their ASCII letters.
+/// Returns whether two words are equal except for the case of their ASCII letters.
 bool same_but_for_case(std::string_view a, std::string_view b);
 
-/// A floating number that from_chars refuses: one too small or too large for its type, which strtod makes zero or infinity as other readers
-/// do, or what Windows' older libraries write for values that are not finite (`1.#INF`, `-1.#IND`, `1.#QNAN0`). None for other words.
+/// Parses a floating number that from_chars does not accept: one too small or too large for its type, which becomes
+/// zero or infinity as in strtod and other readers, or the words of Windows' older libraries for values that are not
+/// finite (`1.#INF`, `-1.#IND`, `1.#QNAN0`). None for other words.
 std::optional<double> unusual_number(std::string_view word);
 
-/// The whole `text` as a number; none if it is no number of type T.
+/// Parses the whole `text`; none if it is not a number of type T.
 template <class T>
 std::optional<T> parse_number(std::string_view text)
 {
     if (!text.empty() && text.front() == '+') text.remove_prefix(1);
-    // from_chars reads 8-bit types as characters would be printed: through int.
+    // from_chars reads 8-bit types as characters: they are parsed as int.
     using Parsed = std::conditional_t<std::is_integral_v<T> && sizeof(T) == 1, int, T>;
     Parsed value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -31,12 +31,12 @@ constexpr std::size_t buffer_size = std::size_t{1} << 20;
 
 std::filesystem::path followed_links(const std::filesystem::path& path)
 {
-    constexpr int longest_chain = 40;  // as the system's
+    constexpr int longest_chain = 40;  // the system's limit
     std::error_code error;
     auto target = path;
     for (int i = 0; std::filesystem::is_symlink(target, error); ++i) {
         if (i == longest_chain) throw IoError("write: " + path.string() + " is a link that leads in a circle. Remove it, or choose another name.");
-        target = target.parent_path() / std::filesystem::read_symlink(target);  // what a link says may be absolute
+        target = target.parent_path() / std::filesystem::read_symlink(target);  // the target of a link may be absolute
     }
     return target;
 }
@@ -59,7 +59,8 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
     const auto folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
     if (!std::filesystem::is_directory(folder)) throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
 
-    do {  // in containers a process often has the number of an earlier one, which may have been killed and left its file behind
+    // In containers a process often has the id of an earlier one, which may have been killed and left its file behind.
+    do {
         temporary_ = folder / ("." + target_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
@@ -75,7 +76,7 @@ AtomicFile::~AtomicFile()
 
 void AtomicFile::reserve(std::uint64_t size)
 {
-    // Some file systems do not support it; then a full disk is found by the write itself.
+    // Some file systems do not support it; then the write itself detects a full disk.
     if (size > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
         throw_errno(path_, "cannot reserve " + std::to_string(size) + " bytes", errno);
 }

@@ -12,15 +12,16 @@
 
 namespace meshard {
 
-/// The file that is meant where `path` is named: follows links, also to what is not there yet. @throws IoError for links that lead in a circle
+/// The path to which `path` leads: follows links, also to a target that does not exist yet. @throws IoError for
+/// circular links
 std::filesystem::path followed_links(const std::filesystem::path& path);
 
-/// `followed_links`, where that may be written as a file. @throws IoError also for a folder, a device or a pipe
+/// `followed_links` of a path that can be written as a file. @throws IoError also for a folder, a device or a pipe
 std::filesystem::path file_to_write(const std::filesystem::path& path);
 
-/// A file that appears complete or not at all: bytes go to a temporary name in the same folder, `commit` syncs them to disk and
-/// renames. Without `commit` the destructor removes the temporary file. An older file of that name stays until `commit`. A link stays one: what it leads to is
-/// written.
+/// A file that appears complete or not at all: bytes are written to a temporary file in the same folder; `commit` syncs
+/// it to disk and renames it. Without `commit` the destructor removes the temporary file. An older file of that name is
+/// kept until `commit`. If the path is a link, its target is written.
 class AtomicFile {
 public:
     /// @throws IoError if the folder does not exist or cannot be written, or as `file_to_write`.
@@ -47,7 +48,7 @@ private:
     void write_through(const std::byte* data, std::size_t size);
 
     UnfinishedOutput unfinished_;
-    std::filesystem::path path_, target_;  ///< as it is named, in messages, and without links
+    std::filesystem::path path_, target_;  ///< the path as given, for messages, and with links followed
     std::filesystem::path temporary_;
     std::vector<std::byte> buffer_;
     std::uint64_t size_ = 0;

@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "the tables hold a gro
 constexpr std::uint32_t bad = 0x80000000u;
 using Table = std::array<std::uint32_t, 256>;
 
-/// For each character and position in its group of four: its bits in the three bytes.
+/// For each character and its position in a group of four: its bits in the three bytes.
 constexpr std::array<Table, 4> make_tables()
 {
     std::array<Table, 4> tables{};

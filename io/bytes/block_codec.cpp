@@ -87,7 +87,7 @@ std::uint64_t largest_ratio(Compression compression)
     case Compression::Lz4:
         return 255;
     case Compression::Lzma:
-        return 10000;  // of zeros some 7,000
+        return 10000;  // zeros reach some 7,000
     default:
         return 1;
     }

@@ -35,7 +35,7 @@ std::uint64_t round(std::uint64_t accumulator, std::uint64_t lane)
 
 namespace {
 
-/// `pause` is called from time to time.
+/// `pause` is called repeatedly, so that the work can be interrupted.
 template <class F>
 std::uint64_t hash_of(std::span<const std::byte> bytes, F&& pause)
 {

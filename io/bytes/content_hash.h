@@ -14,13 +14,13 @@ namespace meshard {
 std::uint64_t xxh64(std::span<const std::byte> bytes);
 std::uint64_t xxh64_of_text(std::string_view text);
 
-/// The same of a file's bytes. @throws IoError if it cannot be read.
+/// XXH64 of a file's bytes. @throws IoError if it cannot be read.
 std::uint64_t xxh64_of_file(const std::filesystem::path& path);
 
 /// A hash in the form of manifests: `xxh64:0123456789abcdef`.
 std::string hash_text(std::uint64_t hash);
 
-/// Hash of a file's bytes in that form. @throws IoError if it cannot be read.
+/// `hash_text` of a file's bytes. @throws IoError if it cannot be read.
 std::string hash_file(const std::filesystem::path& path);
 
 }  // namespace meshard

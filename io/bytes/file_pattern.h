@@ -8,11 +8,11 @@
 
 namespace meshard {
 
-/// `text` as a part of a pattern that matches only itself.
+/// A pattern that matches only `text`.
 std::string pattern_of_text(std::string_view text);
 
-/// The files that match `pattern` (`*`, `?`, `[a-z]`), sorted. It is relative to `folder`, whose name is no pattern, or absolute. A file
-/// of just that name is taken if there is no `*` in it.
+/// The files that match `pattern` (`*`, `?`, `[a-z]`), sorted. The pattern is absolute or relative to `folder`, whose
+/// name is taken literally. A file with exactly that name is taken if the pattern has no `*`.
 std::vector<std::filesystem::path> files_matching(const std::filesystem::path& folder, const std::string& pattern);
 
 }  // namespace meshard

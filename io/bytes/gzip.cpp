@@ -37,7 +37,7 @@ std::string gunzip(std::span<const std::byte> compressed, const std::string& whe
             throw IoError(where + " cannot be inflated. It is damaged, or no gzip file.");
         }
     }
-    // What is left in the decoder's window when the input is used up but the output was full.
+    // When the input is used up, the decoder may still have output for which there was no room.
     while (status != Z_STREAM_END) {
         if (made == text.size()) text.resize(text.size() * 2 + 1024);
         stream.avail_in = 0;

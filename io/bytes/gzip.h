@@ -7,7 +7,7 @@
 namespace meshard {
 
 /// Decompresses a gzip file (RFC 1952; several members are concatenated).
-/// @throws IoError, beginning with `where`, if it is truncated or damaged.
+/// @throws IoError, with a message that begins with `where`, if it is truncated or damaged.
 std::string gunzip(std::span<const std::byte> compressed, const std::string& where);
 
 }  // namespace meshard

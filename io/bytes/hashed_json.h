@@ -10,7 +10,7 @@
 
 namespace meshard {
 
-/// A file whose format has a version that this program does not know.
+/// Thrown for a file whose format has a version that this program does not support.
 class UnknownVersion : public IoError {
 public:
     /// @param what   the file with its kind, e.g. `x/manifest.json, a manifest of shards,`
@@ -20,13 +20,14 @@ public:
     }
 };
 
-/// Hash of all that a JSON object says, in the form of manifests; spaces, line ends and the order of entries do not count.
+/// Hash of the content of a JSON object, in the form of manifests, independent of spaces, line ends and the order of
+/// entries.
 inline std::string hash_of_json(const nlohmann::json& object)
 {
     return hash_text(xxh64_of_text(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
 }
 
-/// The object with the entry `hash`, by which a reader sees whether anything else in it has changed.
+/// Adds the entry `hash`, by which a reader detects whether anything else in the object has changed.
 template <class Json>
 Json with_hash(Json object)
 {
@@ -34,10 +35,10 @@ Json with_hash(Json object)
     return object;
 }
 
-/// Compares an object of `with_hash`; one without `hash`, as earlier versions wrote them, passes.
+/// Checks an object of `with_hash`; one without `hash`, from an earlier version, passes.
 /// @param where    begins the message, e.g. the file's name
 /// @param remedy   ends it: what to do
-/// @throws IoError if the object does not say what was written
+/// @throws IoError if the object is not the one that was written
 template <class Json>
 void require_hash(Json object, const std::string& where, const std::string& remedy)
 {
@@ -50,7 +51,7 @@ void require_hash(Json object, const std::string& where, const std::string& reme
                       remedy);
 }
 
-/// Refuses versions of a file's format that this program does not know.
+/// Checks the version of a file's format.
 /// @param what   the file with its kind, e.g. `x/manifest.json, a manifest of shards,`
 /// @throws UnknownVersion
 template <class Json>

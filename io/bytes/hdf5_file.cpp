@@ -34,7 +34,7 @@ private:
 
 void be_silent()
 {
-    H5dont_atexit();  // at exit the library would try again to write what failed, and crash
+    H5dont_atexit();  // at exit the library would try again to write what has failed, and crash
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 
@@ -87,7 +87,8 @@ std::optional<ScalarType> scalar_type(hid_t type)
     }
 }
 
-/// `count` texts of an attribute or data set whose type is `type`; `read` fills memory of the type it is given.
+/// Reads `count` texts of an attribute or data set whose type is `type`; `read` fills memory of the type that it is
+/// given.
 template <class Read>
 std::optional<std::vector<std::string>> read_texts(hid_t type, hid_t space, std::size_t count, Read&& read)
 {

@@ -16,7 +16,7 @@
 
 namespace meshard {
 
-/// A file or group of HDF5. Errors of the library are thrown as IoError that begins with `where`.
+/// A file or group of HDF5. Errors of the library are thrown as IoError with a message that begins with `where`.
 class Hdf5Group {
 public:
     /// @throws IoError if it is missing or no HDF5 file.
@@ -29,7 +29,7 @@ public:
 
     bool has(const std::string& name) const;
     bool is_group(const std::string& name) const;
-    std::vector<std::string> names() const;  ///< of all members, sorted
+    std::vector<std::string> names() const;  ///< names of all members, sorted
     Hdf5Group group(const std::string& name) const;
     Hdf5Group create_group(const std::string& name) const;
 
@@ -41,7 +41,8 @@ public:
     /// (rows, components) of a data set; one component if it has one dimension.
     std::pair<std::int64_t, std::int32_t> shape(const std::string& name) const;
 
-    /// Rows `first` ... `first + count - 1` of numbers or texts in the file's type, with the attributes `ComponentNames` and `Units`.
+    /// Reads the rows `first` ... `first + count - 1` of numbers or texts in the file's type, with the attributes
+    /// `ComponentNames` and `Units`.
     DataArray read(const std::string& name, std::int64_t first, std::int64_t count) const;
     DataArray read(const std::string& name) const { return read(name, 0, shape(name).first); }
     /// All rows of numbers as a view into `file`, the mapping of this file.
@@ -54,7 +55,7 @@ public:
     /// Writes arrays of one type and one number of components one after another as one data set.
     void write(const std::string& name, const std::vector<const DataArray*>& parts, Compression compression) const;
 
-    void close();  ///< of a file that was written. @throws IoError if the disk is full
+    void close();  ///< closes a file that was written. @throws IoError if the disk is full
     [[noreturn]] void fail(const std::string& what) const;
 
 private:

@@ -51,8 +51,9 @@ sigset_t delayed_signals()
     return signals;
 }
 
-/// From now on SIGTERM reaches no handler: a thread waits for it and sends SIGINT instead. While METIS cuts, it replaces our handler of SIGTERM by its own,
-/// which jumps out of any function, also out of malloc, whose lock then stays locked.
+/// From then on SIGTERM reaches no handler: a thread waits for it and sends SIGINT instead. While METIS cuts, it
+/// replaces our handler of SIGTERM by its own, which jumps out of any function, also out of malloc, whose lock then
+/// stays locked.
 void take_termination_for_interruption()
 {
     sigset_t termination, all, before;
@@ -66,7 +67,8 @@ void take_termination_for_interruption()
                 if (sigwait(&termination, &signal) == 0) kill(getpid(), SIGINT);
             }
         }).detach();
-        sigaddset(&before, SIGTERM);      // also of threads and programs that are started later: those wait for it in the same way
+        // Also in threads and programs that are started later, which wait for it in the same way.
+        sigaddset(&before, SIGTERM);
     } catch (const std::system_error&) {  // no thread could be started: SIGTERM keeps its handler
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -107,7 +109,7 @@ HeldInterruption::~HeldInterruption()
 
 void say_on_interruption(std::string line, std::string left)
 {
-    static std::deque<LastWords> all;  // a handler may be about to read an earlier one
+    static std::deque<LastWords> all;  // earlier texts are kept: a handler may be about to read one
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
     last_words = &all.emplace_back(LastWords{std::move(line), std::move(left)});

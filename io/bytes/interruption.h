@@ -7,13 +7,14 @@
 
 namespace meshard {
 
-/// The user asked to stop while an output was unfinished. While the exception unwinds the stack, destructors remove the output.
+/// Thrown when the user asks to stop while an output is unfinished. While the exception unwinds the stack, destructors
+/// remove the output.
 class Interrupted : public Error {
 public:
     using Error::Error;
 };
 
-/// A guard that lives while an output is unfinished: if the process ended now, a half-written output would stay.
+/// A guard that marks an unfinished output: if the process ended now, a half-written output would be left.
 class UnfinishedOutput {
 public:
     UnfinishedOutput();
@@ -22,17 +23,20 @@ public:
     UnfinishedOutput& operator=(const UnfinishedOutput&) = delete;
 };
 
-/// Whether the signal being handled is a second request to end, and not another copy of the first: a terminal, `timeout` and `kill -- -GROUP` send a signal to
-/// every process of a group, and the launcher of the ranks (`--nproc`, mpirun, torchrun) passes its own copy on to them too. A signal within a second
-/// of the first is the same request. Safe in a signal handler; call it once for each signal.
+/// Returns whether the signal being handled is a second request to end, and not another copy of the first: a terminal,
+/// `timeout` and `kill -- -GROUP` send a signal to every process of a group, and the launcher of the ranks (`--nproc`,
+/// mpirun, torchrun) passes its own copy on to them too. A signal within a second of the first belongs to the same
+/// request. Safe in a signal handler; call it once for each signal.
 bool is_further_wish_to_end() noexcept;
 
-/// From now on Ctrl-C (SIGINT), SIGTERM and the loss of the terminal (SIGHUP, unless it is ignored as under nohup) end the process with exit code 130: at
-/// once if no output is unfinished, else when `throw_if_interrupted` is called next. A second request ends it at once in any case. Call it before other threads
-/// are started: SIGTERM is blocked in all threads, and a thread that this function starts passes it on as SIGINT.
+/// From then on Ctrl-C (SIGINT), SIGTERM and the loss of the terminal (SIGHUP, unless it is ignored as under nohup) end
+/// the process with exit code 130: at once if no output is unfinished, else at the next call of `throw_if_interrupted`.
+/// A second request always ends it at once. Call it before other threads are started: SIGTERM is blocked in all
+/// threads, and a thread that this function starts passes it on as SIGINT.
 void end_well_on_interruption();
 
-/// A guard for writing files that belong together, which takes a moment: an interruption waits until all of them are there, and then changes nothing.
+/// A guard for writing files that belong together: an interruption waits until all of them are written, and then has no
+/// effect.
 class HeldInterruption {
 public:
     HeldInterruption();
@@ -44,15 +48,15 @@ private:
     UnfinishedOutput unfinished_;
 };
 
-/// What is said when an interruption ends the process: `line` goes to stderr if that happens at once (empty: nothing), `left` is the end of what
-/// `throw_if_interrupted` says.
+/// Sets the messages of an interruption that ends the process: `line` is printed to stderr if that happens at once
+/// (empty: nothing), `left` is the end of the message of `throw_if_interrupted`.
 void say_on_interruption(std::string line, std::string left);
 
-/// Lets the signals wait that `end_well_on_interruption` handles, until that is called, also by the program which this one becomes (exec): while it loads, they
-/// would end it without a word.
+/// Blocks the signals that `end_well_on_interruption` handles until that is called, also in the program that replaces
+/// this one (exec): while it loads, they would end it without a message.
 void delay_interruption();
 
-/// Called when the process has done its work and its exit code is known: signals to end are ignored from now on.
+/// Called when the process has done its work and its exit code is known: from then on signals to end are ignored.
 void ignore_interruption();
 
 /// Installs `handler` for the signals above. May be called again with another one.

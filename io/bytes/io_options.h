@@ -11,14 +11,14 @@
 namespace meshard {
 
 struct WriteOptions {
-    Compression compression = Compression::None;  ///< none, so that a reader can map the file instead of copying it
+    Compression compression = Compression::None;  ///< the default lets readers map the file instead of copying it
     bool sync = true;                             ///< wait until the bytes are on the disk (fsync)
 };
 
 struct ReadOptions {
-    std::optional<double> time;                    ///< of a case or series; none: the latest
-    std::vector<std::string> blocks;               ///< see `is_wanted_block`; empty: what each format gives by default
-    std::vector<std::string>* warnings = nullptr;  ///< a sentence is appended for everything left out
+    std::optional<double> time;                    ///< time to read of a case or series; not set: the latest
+    std::vector<std::string> blocks;               ///< see `is_wanted_block`; empty: the default of each format
+    std::vector<std::string>* warnings = nullptr;  ///< a sentence is appended for everything that is not read
 };
 
 }  // namespace meshard

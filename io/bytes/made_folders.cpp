@@ -26,7 +26,7 @@ MadeFolders::~MadeFolders()
 
 void MadeFolders::remove_empty() const
 {
-    // Another run may have written to them: only empty ones can be removed so.
+    // Another run may have written to them: this removes only empty ones.
     std::error_code ignored;
     for (auto made = folder_; made != there_ && std::filesystem::remove(made, ignored);) made = made.parent_path();
 }

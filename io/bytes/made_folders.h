@@ -7,8 +7,8 @@
 
 namespace meshard {
 
-/// A guard around writing a file (or a folder): makes the folders above it that are missing. At its end those of them that are empty are removed again, so that
-/// an output that did not come leaves nothing.
+/// A guard around writing a file (or a folder): makes the missing folders above it. At its end those of them that are
+/// empty are removed, so that an output that failed leaves nothing.
 class MadeFolders {
 public:
     /// @throws IoError if they cannot be made
@@ -21,7 +21,7 @@ private:
     void remove_empty() const;
 
     UnfinishedOutput unfinished_;
-    std::filesystem::path folder_, there_;  ///< the folder above the file, and the one of those above it that was there
+    std::filesystem::path folder_, there_;  ///< the folder above the file, and the nearest one above it that existed
 };
 
 }  // namespace meshard

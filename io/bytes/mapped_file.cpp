@@ -17,7 +17,8 @@ namespace meshard {
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path, std::string_view where)
 {
     const std::string begin = std::string(where) + ": " + path.string();
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused below, and not waited for
+    // O_NONBLOCK: a pipe is refused below instead of waited for.
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
         if (errno == ENOENT) throw IoError(begin + " does not exist. Check the path.");
         throw IoError(begin + " cannot be opened: " + std::strerror(errno) + ".");
@@ -52,7 +53,8 @@ void MappedFile::will_be_read(std::span<const std::byte> piece)
     if (piece.empty()) return;
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<std::uintptr_t>(piece.data()), first = begin / page * page;
-    ::madvise(reinterpret_cast<void*>(first), begin + piece.size() - first, MADV_WILLNEED);  // advice: whether it is taken does not matter
+    // Only advice: a failure does not matter.
+    ::madvise(reinterpret_cast<void*>(first), begin + piece.size() - first, MADV_WILLNEED);
 }
 
 void MappedFile::release_pages() const

@@ -23,7 +23,8 @@ public:
     std::span<const std::byte> bytes() const { return {data_, size_}; }
     std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
-    /// Tells the system that this piece of a mapped file is read next: it reads large pieces ahead, where touching pages reads a few at a time.
+    /// Advises the system that this piece of a mapped file is read next: it then reads large pieces ahead, while page
+    /// faults read a few pages at a time.
     static void will_be_read(std::span<const std::byte> piece);
 
     /// Removes the pages read so far from this process's memory; the next access reads them again.

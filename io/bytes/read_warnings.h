@@ -9,11 +9,12 @@
 
 namespace meshard {
 
-/// Sets what becomes of the warnings of readers whose caller gave no list for them (`ReadOptions::warnings`), of the whole process;
-/// without it they are dropped. A warning is one sentence without its end, which begins with the file's name. Threads may call the handler at once.
+/// Sets the handler for warnings of readers whose caller gave no list for them (`ReadOptions::warnings`), for the whole
+/// process; without a handler they are dropped. A warning is one sentence without its full stop, which begins with the
+/// file's name. Several threads may call the handler at once.
 void set_read_warning_handler(std::function<void(const std::string&)> handler);
 
-/// Hands each warning on, once, to the list of `options` or else to the handler.
+/// Passes each warning once, to the list of `options` or else to the handler.
 void deliver_read_warnings(const std::vector<std::string>& warnings, const ReadOptions& options);
 
 }  // namespace meshard

@@ -40,7 +40,7 @@ std::optional<std::uint64_t> number_field(std::string_view header, std::size_t a
     return value;
 }
 
-/// Sum of the header's bytes, its own field counted as blanks.
+/// Checks the sum of the header's bytes, with its own field counted as blanks.
 bool has_valid_checksum(std::string_view header)
 {
     const auto stated = number_field(header, kChecksumAt, kChecksumWidth);
@@ -49,7 +49,7 @@ bool has_valid_checksum(std::string_view header)
     return stated && *stated == sum;
 }
 
-/// Value of `key` in a pax header: records of "length key=value\n".
+/// The value of `key` in a pax header, whose records are "length key=value\n".
 std::optional<std::string> pax_value(std::string_view records, std::string_view key)
 {
     std::optional<std::string> value;

@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// True if the bytes begin with a tar header whose checksum holds.
+/// Returns whether the bytes begin with a tar header with a valid checksum.
 bool looks_like_tar(std::span<const std::byte> bytes);
 
 /// The ordinary files of a tar archive in memory (ustar, and the long names and sizes of GNU and pax), by name, as views; a leading `./` is

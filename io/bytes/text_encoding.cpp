@@ -84,7 +84,7 @@ std::optional<std::string> utf8_from(std::string_view text, std::string_view enc
 {
     const std::string name = lower_case(encoding);
     if (name == "utf-8" || name == "utf8") return is_utf8(text) ? std::optional(std::string(text)) : std::nullopt;
-    // These three need none of the system's tables, which small installations leave out.
+    // These three do not need the system's tables, which small installations lack.
     for (const char* latin1 : {"iso-8859-1", "latin1", "windows-1252"})
         if (name == latin1) return utf8_from_latin1(text);
 
@@ -100,7 +100,7 @@ std::optional<std::string> utf8_from(std::string_view text, std::string_view enc
         std::size_t room = block.size();
         const std::size_t status = ::iconv(converter, &in, &num_left, &out, &room);
         result.append(block.data(), out);
-        is_valid = status != std::size_t(-1) || out != block.data();  // a full block is no fault
+        is_valid = status != std::size_t(-1) || out != block.data();  // a full output block is not an error
     }
     ::iconv_close(converter);
     return is_valid ? std::optional(std::move(result)) : std::nullopt;

@@ -84,7 +84,7 @@ private:
         skip_past("-->", "a comment");
     }
 
-    // A document type may hold declarations in brackets, and those comments and quoted text with any character.
+    // A document type may have declarations in brackets, which may contain comments and quoted text with any character.
     void skip_document_type()
     {
         for (int depth = 0;;) {
@@ -132,7 +132,7 @@ private:
         value = declaration.find_first_of("\"'", value + name.size());
         if (value == std::string_view::npos) return;
         encoding_ = declaration.substr(value + 1, declaration.find(declaration[value], value + 1) - value - 1);
-        // Text that is UTF-16 has been converted before, or it would not have begun with the letters of a declaration.
+        // UTF-16 text has been converted before; otherwise it would not begin with the letters of a declaration.
         std::ranges::transform(encoding_, encoding_.begin(), [](unsigned char c) { return std::tolower(c); });
         if (encoding_ == "utf8" || encoding_.starts_with("utf-16") || encoding_ == "us-ascii") encoding_ = "utf-8";
     }
@@ -242,10 +242,10 @@ private:
 
     struct Run {
         std::string_view text;
-        bool is_literal = false;  // of CDATA, where '&' begins no entity
+        bool is_literal = false;  // CDATA, in which '&' begins no entity
     };
 
-    // Most elements have a single run of text that is not blank, of which a view is enough.
+    // Most elements have a single run of text that is not blank; then a view is sufficient.
     void set_text(XmlElement& element, const std::vector<Run>& runs)
     {
         constexpr std::size_t longest = std::size_t{1} << 16;

@@ -14,11 +14,11 @@ namespace {
 constexpr std::uint32_t kLocalSignature = 0x04034b50, kEntrySignature = 0x02014b50, kEndSignature = 0x06054b50;
 constexpr std::uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
 constexpr std::size_t kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kLocator64Size = 20, kEnd64Size = 56;
-constexpr std::uint64_t kIn64 = 0xffffffff;  // in a 32-bit field: the value is in the zip64 field
+constexpr std::uint64_t kIn64 = 0xffffffff;  // this value of a 32-bit field means that the value is in the zip64 field
 constexpr std::uint16_t kStored = 0, kDeflated = 8, kZip64Field = 1, kPaddingField = 0x4246;
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kLargestRatio = 10;      // weights are hardly compressible; deflate's largest ratio is 1032
-constexpr std::uint64_t kModestSize = 64 << 20;  // up to so many bytes any ratio is accepted
+constexpr std::uint64_t kModestSize = 64 << 20;  // up to this number of bytes any ratio is accepted
 
 template <class Integer>
 Integer number_at(std::span<const std::byte> bytes, std::size_t at)
@@ -40,7 +40,7 @@ std::uint32_t checksum_of(std::span<const std::byte> bytes, std::uint32_t start 
     return static_cast<std::uint32_t>(crc32_z(start, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-/// Inflates raw deflate data; false unless it yields exactly `out`.
+/// Inflates raw deflate data; returns false unless it yields exactly `out`.
 bool inflate_into(std::span<const std::byte> packed, std::span<std::byte> out)
 {
     z_stream stream{};
@@ -217,7 +217,7 @@ SharedBytes ZipArchive::read(const std::string& name) const
     } else if (entry.size != entry.packed_size) {
         fail("has entry '" + name + "' of two sizes, " + std::to_string(entry.packed_size) + " and " + std::to_string(entry.size) + " bytes. It is damaged");
     }
-    // PyTorch has an option to leave out the checksums; they are 0 then.
+    // PyTorch has an option to omit checksums; they are 0 then.
     if (entry.checksum != 0 && checksum_of(content.bytes) != entry.checksum) fail("has entry '" + name + "' that does not match its checksum. It is damaged");
     return content;
 }
@@ -246,7 +246,7 @@ void ZipLayout::add(const std::string& name, const std::vector<std::span<const s
     const bool is_large = size >= kIn64, is_far = header >= kIn64;
     const auto stated = static_cast<std::uint32_t>(is_large ? kIn64 : size);
 
-    // Version needed, flags (names are UTF-8), method, time and date (the first of 1980), checksum, sizes, length of the name.
+    // Version needed, flags (names are UTF-8), method, time and date (1980-01-01), checksum, sizes, length of the name.
     const auto put_common = [&](std::string& bytes) {
         put<std::uint16_t>(bytes, is_large || is_far ? 45 : 20);
         put<std::uint16_t>(bytes, 0x800);

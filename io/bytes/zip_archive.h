@@ -14,7 +14,7 @@
 
 namespace meshard {
 
-/// Bytes, and the owner that keeps their memory alive.
+/// Bytes, and the owner of their memory.
 struct SharedBytes {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
@@ -24,8 +24,8 @@ struct SharedBytes {
 
 /// The entries of a zip archive in memory (APPNOTE 6.3.10): stored and deflated ones, zip64 included.
 ///
-/// Nothing is unpacked to disk. Entries that overlap are refused, and archives that unpack to more than 64 MiB and ten times their size, so that what is
-/// unpacked stays in proportion to the archive.
+/// Nothing is unpacked to disk. Entries that overlap are refused, and so are archives that unpack to more than 64 MiB
+/// and ten times their size, so that the unpacked data stay in proportion to the archive.
 class ZipArchive {
 public:
     /// @param where   begins the message of an error, e.g. "read_checkpoint: model.mdlus"
@@ -45,7 +45,7 @@ private:
         std::uint32_t checksum = 0;
         std::uint64_t packed_size = 0;
         std::uint64_t size = 0;
-        std::uint64_t begin = 0;  // of the packed bytes
+        std::uint64_t begin = 0;  // offset of the packed bytes
     };
 
     [[noreturn]] void fail(const std::string& what) const;
@@ -59,18 +59,18 @@ private:
     std::map<std::string, Entry> entries_;
 };
 
-/// True if the bytes begin as a zip archive does.
+/// Returns whether the bytes begin like a zip archive.
 bool looks_like_zip(std::span<const std::byte> bytes);
 
-/// A zip archive to be written, every entry stored (uncompressed) and aligned to 64 bytes so that readers can map it. The bytes of the entries are
-/// not copied: they must live until the archive has been written.
+/// A zip archive to be written, with every entry stored (uncompressed) and aligned to 64 bytes so that readers can map
+/// it. The bytes of the entries are not copied: they must stay valid until the archive has been written.
 class ZipLayout {
 public:
-    /// Adds an entry whose content is the pieces one after the other.
+    /// Adds an entry whose content is the concatenation of the pieces.
     void add(const std::string& name, const std::vector<std::span<const std::byte>>& pieces);
     void add(const std::string& name, std::string text);  ///< keeps the text
 
-    /// The whole archive, in pieces that refer to this layout and to the entries' bytes. To be called once, last.
+    /// The whole archive, in pieces that refer to this layout and to the entries' bytes. Must be called once, last.
     std::vector<std::span<const std::byte>> finish();
 
 private:

@@ -23,18 +23,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kMetadataKey = checkpoint_key;
-constexpr const char* kFileVersion = "0.1.0";                          // of .mdlus files, unless a class has one of its own
-constexpr std::string_view kNestedPrefix = "__physicsnemo.Module__.";  // before the place of a model within the model: `model`, `model.model`
-constexpr int kDeepest = 64;                                           // nesting of dicts and lists that is followed
-constexpr std::uintmax_t kLongestDescription = 1 << 20;                // bytes of a .json beside the weights
-constexpr std::size_t kMostEntries = 1'000'000;                        // of a dict and all below it: a limit against values that are shared again and again
+constexpr const char* kFileVersion = "0.1.0";  // version of .mdlus files, unless a class has its own
+// Prefix of a nested model's path within the model: `model`, `model.model`.
+constexpr std::string_view kNestedPrefix = "__physicsnemo.Module__.";
+constexpr int kDeepest = 64;                             // largest nesting of dicts and lists
+constexpr std::uintmax_t kLongestDescription = 1 << 20;  // bytes of a .json beside the weights
+// Largest number of entries in a dict and everything below it; limits values that are shared repeatedly.
+constexpr std::size_t kMostEntries = 1'000'000;
 
 struct KnownModel {
     const char* name;
-    const char* module;                  // where PhysicsNeMo keeps the class
-    const char* beside = nullptr;        // an argument that PhysicsNeMo's class does not have (about inputs): stored in metadata.json of .mdlus files
-    const char* unspeakable = nullptr;   // an argument that a .mdlus cannot hold and that changes the model
-    const char* version = kFileVersion;  // in which files are written
+    const char* module;  // PhysicsNeMo's module of the class
+    // An argument that PhysicsNeMo's class does not have (about inputs): stored in metadata.json of .mdlus files.
+    const char* beside = nullptr;
+    const char* unspeakable = nullptr;   // an argument that a .mdlus cannot store and that changes the model
+    const char* version = kFileVersion;  // version of written files
 };
 constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
                                        {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
@@ -72,7 +75,7 @@ public:
     ModelCheckpoint read()
     {
         const SharedBytes bytes{file_->bytes(), file_};
-        // A tar archive that holds a zip archive ends like one, so tar comes first.
+        // A tar archive that contains a zip archive ends like one, so that tar is tested first.
         if (looks_like_tar(bytes.bytes)) {
             const auto files = read_tar(bytes, where_);
             read_mdlus([&](const char* name) {
@@ -133,7 +136,7 @@ private:
         return json.is_object() && json.contains("__name__") && json["__name__"].is_string() && json.contains("__args__") && json["__args__"].is_object();
     }
 
-    /// `prefix`: nothing, or the place of a nested model and a point.
+    /// @param prefix   empty, or the path of a nested model followed by a point
     void require_version(const Json& metadata, const std::string& prefix, const std::string& class_name) const
     {
         const auto key = prefix + "mdlus_file_version";
@@ -144,7 +147,7 @@ private:
         fail("has " + key + " " + dump(version) + ", expected \"" + kFileVersion + "\"" + (newest == kFileVersion ? "" : " or \"" + newest + "\""));
     }
 
-    /// The arguments with those of the models within the model in their places, each as {"__name__": class, "__args__": arguments}.
+    /// Inserts the arguments of nested models, each as {"__name__": class, "__args__": arguments}.
     Json with_nested(const Json& arguments, const std::string& place, const Json& root, const Json& metadata, int depth)
     {
         if (depth > kDeepest) fail("has models nested deeper than " + std::to_string(kDeepest) + " levels");
@@ -178,7 +181,7 @@ private:
         if (description.contains("others") && description["others"].is_object()) checkpoint_.others = dump(description["others"]);
     }
 
-    /// Reads the .json beside a file that holds weights only; a .json that does not describe a model is ignored.
+    /// Reads the .json beside a file that has weights only; a .json that does not describe a model is ignored.
     void read_description_beside()
     {
         auto beside = path_;
@@ -233,7 +236,7 @@ private:
                });
     }
 
-    /// Null if there is none.
+    /// Returns null if there is none.
     static const PickleValue* find_state_dict(const PickleValue& root)
     {
         if (is_state_dict(root)) return &root;
@@ -282,7 +285,7 @@ private:
         }
     }
 
-    /// Without tensors, which are counted, and without `skipped`.
+    /// Converts a value without its tensors, which are counted, and without `skipped`.
     Json to_json(const PickleValue& value, const PickleValue* skipped, int depth)
     {
         count_entry(depth);
@@ -300,7 +303,7 @@ private:
                 }
                 auto below = to_json(*item, skipped, depth + 1);
                 const auto* below_dict = item->as<PickleValue::Dict>();
-                if (below_dict && !below_dict->items.empty() && below.empty()) continue;  // held nothing but tensors
+                if (below_dict && !below_dict->items.empty() && below.empty()) continue;  // it contained only tensors
                 json[key_text(*key)] = std::move(below);
             }
             return json;
@@ -354,7 +357,8 @@ private:
         if (num_renamed > 0) note(std::to_string(num_renamed) + " names of an older version (linear_pre, linear_post) are changed to today's.");
     }
 
-    /// Older files of a DiT have the embedder of the time beside what is now around it, and its frequencies, which follow from the arguments.
+    /// Older files of a DiT have the time embedder at the top level, and its frequencies, which follow from the
+    /// arguments.
     void move_time_embedder()
     {
         constexpr std::string_view kEmbedder = "t_embedder.", kAround = "conditioning_embedder.";
@@ -402,7 +406,8 @@ NamedArrays model_weights(const NamedArrays& content)
     return weights;
 }
 
-/// What DoMINO's class also calls its networks, below `solution_calculator_surf.` and `solution_calculator_vol.`: the first name of each kind, and the second.
+/// The second names that DoMINO's class has for its networks, below `solution_calculator_surf.` and
+/// `solution_calculator_vol.`: pairs of the first and the second name.
 std::array<std::pair<std::string, std::string>, 3> names_in_calculator(const std::string& kind)
 {
     const std::string calculator = "solution_calculator_" + kind + ".";
@@ -411,7 +416,8 @@ std::array<std::pair<std::string, std::string>, 3> names_in_calculator(const std
              {"parameter_model.", calculator + "parameter_model."}}};
 }
 
-/// DoMINO's class names some of its weights twice, and expects both: those of the networks also as parts of what computes the solution.
+/// DoMINO's class has two names for some of its weights, and expects both in a file: those of the networks are also
+/// parts of the solution calculator.
 NamedArrays with_second_names(const ModelCheckpoint& checkpoint, NamedArrays weights)
 {
     if (checkpoint.architecture != "DoMINO") return weights;
@@ -448,7 +454,7 @@ void write_beside(std::filesystem::path path, const Json& description)
     write_file_atomically(path.replace_extension(".json"), with_hash(description).dump(2) + "\n");
 }
 
-/// Moves the models within the model to keys of their own, as a .mdlus has them, with the versions of their files.
+/// Moves the arguments of nested models to keys of their own, as in a .mdlus, with the versions of their files.
 void move_nested(Json& arguments, const std::string& place, Json& root, Json& metadata)
 {
     for (auto& [name, value] : arguments.items()) {
@@ -458,7 +464,7 @@ void move_nested(Json& arguments, const std::string& place, Json& root, Json& me
         if (!known) throw InvalidInput("write_checkpoint: the model within the model, '" + class_name + "', is not a known class. Write .pt or .safetensors.");
         const auto key = std::string(kNestedPrefix) + place + name;
         auto nested = value["__args__"];
-        root[key] = nullptr;  // the order of the files that PhysicsNeMo writes: outer models first
+        root[key] = nullptr;  // PhysicsNeMo's order in files: outer models first
         move_nested(nested, place + name + ".", root, metadata);
         root[key] = Json{{"__name__", known->name}, {"__module__", known->module}, {"__args__", nested}};
         metadata[key + ".mdlus_file_version"] = known->version;
@@ -474,7 +480,8 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
                            (checkpoint.architecture.empty() ? "the input does not have them" : "'" + checkpoint.architecture + "' is not a known class") +
                            ". Write .pt or .safetensors.");
     auto arguments = Json::parse(checkpoint.arguments);
-    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", known->version}};  // the version whose files these are like
+    // The version that writes such files.
+    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", known->version}};
     if (known->beside && arguments.contains(known->beside)) {
         metadata[kMetadataKey][known->beside] = arguments[known->beside];
         arguments.erase(known->beside);
@@ -510,13 +517,13 @@ std::optional<CheckpointFormat> format_of_content(const std::filesystem::path& p
     const SharedBytes bytes{file->bytes(), file};
     if (looks_like_tar(bytes.bytes)) return CheckpointFormat::Mdlus;
     if (looks_like_safetensors(bytes.bytes)) return CheckpointFormat::Safetensors;
-    if (bytes.text().starts_with("\x80\x02")) return CheckpointFormat::Pt;  // a pickle
+    if (bytes.text().starts_with("\x80\x02")) return CheckpointFormat::Pt;  // the file begins like a pickle
     if (!looks_like_zip(bytes.bytes)) return std::nullopt;
     try {
         const auto names = ZipArchive(bytes, path.string()).names();
         if (std::ranges::find(names, "args.json") != names.end()) return CheckpointFormat::Mdlus;
         if (std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("/data.pkl"); })) return CheckpointFormat::Pt;
-    } catch (const IoError&) {  // damaged: said by who reads it
+    } catch (const IoError&) {  // damaged files are reported by their reader
     }
     return std::nullopt;
 }

@@ -12,7 +12,7 @@
 namespace meshard {
 namespace {
 
-// Functions and classes that may be named, besides the storages.
+// Functions and classes that are accepted, besides the storages.
 constexpr std::string_view kOrderedDict = "collections.OrderedDict", kTensor = "torch._utils._rebuild_tensor_v2", kOldTensor = "torch._utils._rebuild_tensor",
                            kParameter = "torch._utils._rebuild_parameter", kSize = "torch.Size";
 constexpr std::array kCallables{kOrderedDict, kTensor, kOldTensor, kParameter, kSize};
@@ -22,7 +22,7 @@ bool is_storage_name(std::string_view name)
     return name.starts_with("torch.") && name.ends_with("Storage") && std::ranges::count(name, '.') == 1;
 }
 
-// Opcodes, by the names of the format's description.
+// Opcodes, named as in the format's description.
 enum Op : unsigned char {
     kMark = '(',
     kStop = '.',
@@ -77,7 +77,7 @@ std::string hex(unsigned value)
     return {'0', 'x', digits[value >> 4 & 15], digits[value & 15]};
 }
 
-/// A name from the file as a message may show it: short, and without signs that act on a terminal.
+/// Makes a name from the file safe for messages: short, and without control characters that affect a terminal.
 std::string printable(std::string_view name)
 {
     std::string text(name.substr(0, 80));
@@ -150,7 +150,7 @@ private:
 
     std::size_t base() const { return marks_.empty() ? 0 : marks_.back(); }
 
-    /// The values above the last mark; removes them and the mark from the stack.
+    /// Removes the values above the last mark, and the mark, from the stack; returns the values.
     std::vector<const PickleValue*> pop_to_mark()
     {
         if (marks_.empty()) fail("a mark is missing");
@@ -235,7 +235,7 @@ private:
         };
         if (name == kOrderedDict) {
             Dict dict;
-            if (!arguments.empty()) {  // as Python 2 wrote it: a list of pairs
+            if (!arguments.empty()) {  // Python 2 wrote a list of pairs
                 const auto& pairs = expect<Sequence>(arguments[0], "a list of pairs").items;
                 count_copies(pairs.size());
                 for (const auto* item : pairs) {
@@ -265,7 +265,7 @@ private:
         }
     }
 
-    /// A limit: values may be shared, so that a short pickle could require unlimited copies.
+    /// Limits copies: since values may be shared, a short pickle could require an unlimited number.
     void count_copies(std::size_t num_items)
     {
         copied_ += num_items;

@@ -64,7 +64,7 @@ public:
     Pickle(std::span<const std::byte> bytes, const std::string& where);
 
     const PickleValue& root() const { return *root_; }
-    /// Every value, in no order that matters.
+    /// All values, in any order.
     const std::deque<PickleValue>& values() const { return values_; }
     std::size_t size() const { return size_; }  ///< bytes up to the end of the pickle; more may follow
 
@@ -75,14 +75,15 @@ private:
     std::size_t size_ = 0;
 };
 
-/// Writes a state dict as PyTorch pickles it: an ordered dict of tensors, each the whole of a storage, in protocol 2.
+/// Writes a state dict as PyTorch pickles it: an ordered dict of tensors, each of which is the whole of a storage, in
+/// protocol 2.
 class StateDictPickle {
 public:
     StateDictPickle();
 
-    /// A contiguous tensor that begins at its storage's begin.
+    /// Adds a contiguous tensor that begins at the beginning of its storage.
     void add(std::string_view name, const PickledStorage& storage, std::span<const std::int64_t> shape);
-    std::string finish();  ///< to be called once, last
+    std::string finish();  ///< must be called once, last
 
 private:
     void put_text(std::string_view text);

@@ -39,9 +39,10 @@ constexpr std::array<std::pair<std::string_view, std::size_t>, 13> array_types{{
                                                                                 {"BOOL", 1}}};
 constexpr std::uint64_t max_header_size = 100'000'000;  // the format's own limit
 constexpr const char* metadata_key = "__metadata__";
-constexpr const char* hash_key = "meshard_hash";  // in the metadata
+constexpr const char* hash_key = "meshard_hash";  // key in the metadata
 
-/// Hash of all that a file says: names, types, shapes and values of its arrays, and its metadata; in any order and layout.
+/// Hash of the whole content of a file: names, types, shapes and values of its arrays, and its metadata, independent of
+/// order and layout.
 std::string content_hash(const NamedArrays& content)
 {
     nlohmann::json summary{{"metadata", content.metadata}, {"arrays", nlohmann::json::object()}};
@@ -50,7 +51,7 @@ std::string content_hash(const NamedArrays& content)
     return hash_of_json(summary);
 }
 
-/// Product of `extents`, each at least 0; false if it does not fit.
+/// Computes the product of `extents`, each at least 0; returns false if it overflows.
 bool count_values(const std::vector<std::int64_t>& extents, std::int64_t& count)
 {
     count = 1;
@@ -178,7 +179,8 @@ private:
         if (end != data_.size()) fail("has " + std::to_string(data_.size() - end) + " bytes after its last array. It is damaged");
     }
 
-    /// What meshard wrote is what it wrote, in a version that is known. The version comes first: another one may have other hashes.
+    /// Checks the version and the hash that meshard has written. The version comes first: another one may hash
+    /// differently.
     void check_content()
     {
         if (const auto found = content_.metadata.find(checkpoint_key); found != content_.metadata.end()) {

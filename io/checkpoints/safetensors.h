@@ -39,20 +39,23 @@ struct NamedArrays {
     const NamedArray* find(std::string_view name) const;  ///< null if absent
 };
 
-/// The entry of the metadata in which a checkpoint of meshard describes itself, as the text of a JSON object, and the version of that.
+/// The metadata entry in which a checkpoint of meshard describes itself, as the text of a JSON object, and the version
+/// of that object.
 inline constexpr const char* checkpoint_key = "meshard";
 inline constexpr int checkpoint_version = 1;
 
-/// Maps a safetensors file; the arrays are views into it (copies where the file does not align them).
-/// @throws IoError if the file is missing, truncated, or breaks a rule of the format: header length, JSON, a type, an offset
-///         out of range, overlaps, gaps, a size that does not match its shape, a name twice; or if its content is not that of which
-///         `write_safetensors` noted the hash. UnknownVersion for a checkpoint of another version.
+/// Maps a safetensors file; the arrays are views into it (copies if the file does not align them).
+/// @throws IoError if the file is missing, truncated, or breaks a rule of the format: header length, JSON, a type, an
+///         offset out of range, overlaps, gaps, a size that does not match its shape, a name twice; or if its content
+///         does not have the hash that `write_safetensors` has stored. UnknownVersion for a checkpoint of another
+///         version.
 NamedArrays read_safetensors(const std::filesystem::path& path);
 
-/// Whether a file begins with the length of a header that fits into it, and that header with a brace.
+/// Returns whether a file begins with the length of a header that fits into it, and the header with a brace.
 bool looks_like_safetensors(std::span<const std::byte> bytes);
 
-/// Writes atomically; arrays are laid out so that each is aligned when read back, their order is kept. The metadata get an entry `meshard_hash`.
+/// Writes atomically; arrays are aligned so that a reader can map them, and keep their order. The metadata get an entry
+/// `meshard_hash`.
 /// @throws InvalidInput if a name occurs twice or is `__metadata__`, or an extent is negative.
 /// @throws IoError if the file cannot be written.
 void write_safetensors(const std::filesystem::path& path, const NamedArrays& content);

@@ -24,10 +24,10 @@ constexpr auto kStorageTypes = std::to_array<std::pair<std::string_view, ArrayTy
     {"BoolStorage", ArrayType::BOOL},
 });
 
-// The magic number at the beginning of PyTorch's format before zip, as a pickle.
+// The pickled magic number at the beginning of PyTorch's format before zip.
 constexpr std::string_view kLegacyBegin("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
 
-// Copies of views of shared storages may take so much more than the storages themselves.
+// Largest ratio of the size of copies, made from views of shared storages, to the size of the storages.
 constexpr std::uint64_t kLargestGrowth = 16;
 
 std::optional<ArrayType> type_of_storage(std::string_view name)
@@ -37,7 +37,7 @@ std::optional<ArrayType> type_of_storage(std::string_view name)
     return found->second;
 }
 
-/// Number of values, and how far beyond the offset the last one lies; nothing for extents that are negative or overflow.
+/// Number of values, and the distance of the last one from the offset; none for extents that are negative or overflow.
 struct Reach {
     std::int64_t num_values = 1;
     std::int64_t last = 0;
@@ -120,7 +120,8 @@ void TorchFile::read_zip(const SharedBytes& file)
     pickle_ = std::make_unique<Pickle>(archive_->read(folder_ + "data.pkl").bytes, where_);
 }
 
-/// Five pickles (magic number, protocol, machine, object, keys of the storages), then each storage: its number of values and its bytes.
+/// Reads five pickles (magic number, protocol, machine, object, keys of the storages), then each storage: its number of
+/// values and its bytes.
 void TorchFile::read_legacy(const SharedBytes& file)
 {
     auto rest = file.bytes.subspan(kLegacyBegin.size());
@@ -140,7 +141,7 @@ void TorchFile::read_legacy(const SharedBytes& file)
     const auto* list = keys->root().as<PickleValue::Sequence>();
     if (!list) fail("has no list of storages. It is damaged");
 
-    // The value types are in the object: each storage is used by a tensor.
+    // The value types are in the object: every storage is used by a tensor.
     std::map<std::string, std::size_t> value_sizes;
     for (const PickleValue& value : pickle_->values()) {
         const auto* storage = value.as<PickledStorage>();

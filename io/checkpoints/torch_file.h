@@ -10,7 +10,8 @@
 
 namespace meshard {
 
-/// What `torch.save` wrote: a pickle and the storages that its tensors view. The zip format (PyTorch 1.6 and later) and the plain one before it.
+/// The content of a file of `torch.save`: a pickle and the storages that its tensors view; in the zip format (PyTorch
+/// 1.6 and later) or the plain one before it.
 class TorchFile {
 public:
     /// @param where   begins the message of an error, e.g. "read_checkpoint: model.pt"
@@ -32,15 +33,15 @@ private:
     std::string where_;
     std::unique_ptr<Pickle> pickle_;
     std::unique_ptr<ZipArchive> archive_;          // null for the plain format
-    std::string folder_;                           // of the archive, with its slash
-    std::map<std::string, SharedBytes> storages_;  // those read so far; of the plain format, all
+    std::string folder_;                           // the archive's folder, with its slash
+    std::map<std::string, SharedBytes> storages_;  // those read so far; in the plain format all
     std::uint64_t stored_bytes_ = 0;
     std::uint64_t copied_bytes_ = 0;
 };
 
-/// The pieces of a file that `torch.load(path, weights_only=True)` opens as an ordered dict of tensors. They refer to the layout and to
-/// the arrays' bytes.
-/// @throws InvalidInput naming an array of a type that PyTorch has no storage for.
+/// The pieces of a file that `torch.load(path, weights_only=True)` opens as an ordered dict of tensors. They refer to
+/// the layout and to the arrays' bytes.
+/// @throws InvalidInput naming an array with a type for which PyTorch has no storage.
 std::vector<std::span<const std::byte>> torch_file_pieces(const NamedArrays& content, ZipLayout& layout);
 
 }  // namespace meshard

@@ -36,7 +36,7 @@ public:
         }
         if (triangles == 4 && quads == 0 && raise(base(3), false, 1, points)) return tetra;
         if (triangles == 4 && quads == 1 && raise(base(4), false, 1, points)) return pyramid;
-        // The base of VTK's wedge looks outwards, those of the others inwards.
+        // The base of VTK's wedge points outwards, those of the other shapes inwards.
         if (triangles == 2 && quads == 3 && raise(base(3), true, 3, points)) return wedge;
         if (triangles == 0 && quads == 6 && raise(base(4), false, 4, points)) return hexahedron;
         points.clear();
@@ -68,7 +68,8 @@ private:
         return *std::ranges::find_if(sides_, [&](const Side& side) { return faces_.row(side.face).size() == corners; });
     }
 
-    /// Base and the points above it: one (an apex) or as many as the base has. False if the faces do not fit.
+    /// Finds the base and the points above it: one (an apex) or as many as the base has. Returns false if the faces do
+    /// not fit.
     bool raise(const Side& base, bool looks_outward, std::size_t num_tops, std::vector<std::int32_t>& points) const
     {
         const auto row = faces_.row(base.face);

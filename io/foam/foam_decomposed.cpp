@@ -69,7 +69,8 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
         }
 }
 
-/// Processor after processor, if decomposePar has stored no ids: for a mesh that was generated in parallel.
+/// Numbers the mesh processor after processor if decomposePar has stored no ids, as for a mesh that was generated in
+/// parallel.
 std::vector<FoamAddressing> number_in_order(std::span<const FoamRegion> processors, const std::string& where)
 {
     std::vector<std::int64_t> first_points{0};
@@ -112,7 +113,7 @@ std::vector<FoamAddressing> addressing_of(std::span<const FoamRegion> processors
     return result;
 }
 
-/// The names of all pieces' zones, and ids that fit them.
+/// Collects the names of all pieces' zones, and renumbers the zone ids.
 void unite_zones(std::vector<Mesh>& pieces)
 {
     constexpr const char *ids_name = "CellZoneId", *names_name = "CellZoneName";
@@ -140,7 +141,7 @@ void unite_zones(std::vector<Mesh>& pieces)
     first.push_back(DataArray::from_strings(names_name, std::move(all)));
 }
 
-/// The first piece's `PatchNumFaces` becomes that of the whole.
+/// Sets the first piece's `PatchNumFaces` to that of the whole.
 void add_up_patches(std::vector<Mesh>& pieces)
 {
     constexpr const char* name = "PatchNumFaces";

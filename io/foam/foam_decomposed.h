@@ -15,8 +15,8 @@ namespace meshard {
 /// Blocks of one region.
 struct FoamBlocks {
     std::vector<MeshBlock> blocks;
-    std::vector<std::string> all_names;  ///< of the blocks that could be read
-    std::int64_t num_points = 0;         ///< of the whole region
+    std::vector<std::string> all_names;  ///< names of the blocks that could be read
+    std::int64_t num_points = 0;         ///< number of points of the whole region
 };
 
 /// The folders `processor0`, `processor1`, ... of a case; none if it is not decomposed.
@@ -24,7 +24,7 @@ struct FoamBlocks {
 std::vector<std::filesystem::path> processor_folders(const std::filesystem::path& case_folder);
 
 /// Reads one region from all processors and merges it. Blocks have the point array `GlobalPointIds`, ids in the region.
-/// @throws IoError, beginning with `where`, if the processors do not fit together.
+/// @throws IoError, with a message that begins with `where`, if the processors do not fit together.
 FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& where, const ReadOptions& options);
 
 }  // namespace meshard

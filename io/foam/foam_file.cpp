@@ -223,7 +223,8 @@ const std::byte* FoamFile::take_raw(std::size_t size)
     return data;
 }
 
-/// Rows after their number: `( ... )`, raw bytes between the parentheses in binary files. An empty list may leave them out.
+/// Reads rows after their number: `( ... )`, in binary files with raw bytes between the parentheses. An empty list may
+/// lack the parentheses.
 DataArray FoamFile::read_rows(std::int64_t num_rows, int num_components, bool labels)
 {
     const ScalarType type = labels ? (label_size_ == 8 && binary_ ? ScalarType::Int64 : ScalarType::Int32)
@@ -321,7 +322,7 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
     if (depth > max_depth) fail("dictionaries are nested more than " + std::to_string(max_depth) + " deep");
     for (;;) {
         if (until_brace ? peek() == '}' : at_end()) break;
-        if (peek() == ';') {  // an empty entry, or what follows `}` in some files
+        if (peek() == ';') {  // an empty entry, or a semicolon after `}` in some files
             ++at_;
             continue;
         }
@@ -338,11 +339,12 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
                 included.most_rows_ = most_rows_;
                 included.read_entries(into, root, depth, false);
             } else {
-                at_ = std::min(text_.find('\n', at_), text_.size());  // #inputMode, #includeEtc, ...: have no effect on a mesh
+                // #inputMode, #includeEtc, ...: have no effect on a mesh.
+                at_ = std::min(text_.find('\n', at_), text_.size());
             }
             continue;
         }
-        if (peek() == '$') {  // all entries of another dictionary
+        if (peek() == '$') {  // a reference to all entries of another dictionary
             const std::string name(next_word().substr(1));
             if (peek() == ';') ++at_;
             if (const FoamEntry* other = root.find(name)) {
@@ -376,7 +378,7 @@ void FoamFile::read_value(FoamEntry& entry, const FoamEntry& root)
 {
     int depth = 0;
     while (depth > 0 || peek() != ';') {
-        if (depth == 0 && peek() == '}') return;  // the last entry of a dictionary without its semicolon
+        if (depth == 0 && peek() == '}') return;  // the last entry of a dictionary lacks its semicolon
         std::string_view word = next_word();
         if (const std::string_view type = list_type(word); !type.empty()) {
             if (auto list = read_typed_list(type, entry.words)) entry.list = std::move(list);
@@ -399,7 +401,7 @@ void FoamFile::read_value(FoamEntry& entry, const FoamEntry& root)
     ++at_;
 }
 
-/// After `List<type>`: `3(1 2 3)`, `3{0}` or `0`. Lists of types without numbers become words.
+/// Reads what follows `List<type>`: `3(1 2 3)`, `3{0}` or `0`. Lists of types without numbers become words.
 std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::vector<std::string>& words)
 {
     const int num_components = foam_components(type);
@@ -416,7 +418,7 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
     if (announced > 0 && peek() == '{') {
         if (announced > most_rows_) fail("a list repeats a value " + std::to_string(announced) + " times, expected at most " + std::to_string(most_rows_));
         ++at_;
-        // Binary files hold the one value raw as well, without parentheses.
+        // In binary files a repeated value is raw as well, without parentheses.
         DataArray one("", labels ? ScalarType::Int64 : ScalarType::Float64, 1, num_components);
         const bool parenthesised = !binary_ && num_components > 1;
         if (parenthesised) expect('(');

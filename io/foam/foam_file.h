@@ -18,12 +18,13 @@ namespace meshard {
 /// One entry of an OpenFOAM dictionary: `key words;`, `key List<scalar> 3(1 2 3);` or `key { entries }`.
 struct FoamEntry {
     std::string key;
-    std::vector<std::string> words;  ///< of the value, without its lists of numbers; brackets are words of their own
-    std::optional<DataArray> list;   ///< a list of numbers in the value
+    /// Words of the value, without its lists of numbers; brackets are words of their own.
+    std::vector<std::string> words;
+    std::optional<DataArray> list;  ///< a list of numbers in the value
     bool is_dictionary = false;
-    std::vector<FoamEntry> entries;  ///< of a dictionary
+    std::vector<FoamEntry> entries;  ///< entries of a dictionary
 
-    const FoamEntry* find(std::string_view name) const;  ///< the last of that key, null if absent
+    const FoamEntry* find(std::string_view name) const;  ///< the last one with that key; null if absent
     std::string word(std::string_view name) const;       ///< the first word of that entry, empty if absent
 };
 
@@ -36,10 +37,10 @@ public:
     /// @throws IoError if it is missing or has no header (`FoamFile { ... }`).
     explicit FoamFile(const std::filesystem::path& path);
 
-    /// Whether there is such a file, plain or compressed.
+    /// Returns whether there is such a file, plain or compressed.
     static bool exists(const std::filesystem::path& path);
 
-    /// The file, or nothing if it has no header.
+    /// Opens the file, or returns nothing if it has no header.
     static std::optional<FoamFile> open_if_foam(const std::filesystem::path& path);
 
     const std::string& class_name() const { return class_; }
@@ -51,8 +52,8 @@ public:
     Csr read_faces();                             ///< `N(4(0 1 2 3) ...)`, or two lists in a `faceCompactList`
     std::vector<FoamEntry> read_named_entries();  ///< `N(name { ... } ...)`, as in `boundary`
 
-    /// The rest of the file as entries. `#include "file"` is followed, `$name` replaced by the entry of that name at top level.
-    /// `most_rows` limits lists of one repeated value (`1000{0}`).
+    /// Parses the rest of the file as entries. `#include "file"` is followed, `$name` replaced by the entry of that
+    /// name at top level. `most_rows` limits lists of one repeated value (`1000{0}`).
     FoamEntry read_dictionary(std::int64_t most_rows);
 
     [[noreturn]] void fail(const std::string& what) const;
@@ -89,7 +90,7 @@ private:
     std::string class_, note_;
     bool binary_ = false;
     std::size_t label_size_ = 4, scalar_size_ = 8;
-    std::int64_t most_rows_ = std::int64_t{1} << 26;  // of a list that costs one word in the file
+    std::int64_t most_rows_ = std::int64_t{1} << 26;  // limit for a list of one repeated value
     int include_depth_ = 0;
 };
 

@@ -78,7 +78,8 @@ std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> 
     return times;
 }
 
-/// Whether the processors' folders have the mesh and the wanted time (or, if none is wanted, a later time) and the case itself has not.
+/// Returns whether the processors' folders have the mesh and the wanted time (or, if none is wanted, a later time) and
+/// the case itself does not.
 bool is_better_decomposed(const fs::path& folder, const fs::path& processor, std::optional<double> wanted)
 {
     if (regions_of(folder).empty()) return true;
@@ -148,7 +149,7 @@ Mesh read_foam_mesh(const std::filesystem::path& path, const ReadOptions& option
 {
     const std::string where = "read_mesh: " + path.string();
     std::vector<MeshBlock> blocks = read_case(path, options, !options.blocks.empty());
-    const bool number_blocks = options.blocks.empty();  // regions; patches have their own ids
+    const bool number_blocks = options.blocks.empty();  // number only regions; patches have their own ids
     Mesh mesh = join_blocks(std::move(blocks), number_blocks, where);
     if (find_array(mesh.point_data, point_names) == nullptr) return mesh;
     const MeshKind kind = mesh.kind;

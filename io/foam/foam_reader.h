@@ -9,7 +9,7 @@
 
 namespace meshard {
 
-/// Whether `path` is an OpenFOAM case: its folder, or a file `.foam` or `.OpenFOAM` in it.
+/// Returns whether `path` is an OpenFOAM case: its folder, or a file `.foam` or `.OpenFOAM` in it.
 bool is_foam_case(const std::filesystem::path& path);
 
 /// Reads an OpenFOAM case: the cells as block `internalMesh` and each patch as the surface `boundary/<name>`; of a case with
@@ -32,7 +32,8 @@ bool is_foam_case(const std::filesystem::path& path);
 /// @throws InvalidInput if there is no such block.
 std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options);
 
-/// The same blocks as one mesh (`join_blocks`), in which patches of one region share their points with each other and the cells.
+/// Reads the same blocks as one mesh (`join_blocks`), in which patches of one region share their points with each other
+/// and the cells.
 Mesh read_foam_mesh(const std::filesystem::path& path, const ReadOptions& options);
 
 }  // namespace meshard

@@ -28,7 +28,8 @@ DataArray as_type(const DataArray& array, ScalarType type)
     return DataArray::from("", std::vector<float>(values.begin(), values.end()), array.num_components());
 }
 
-/// The entry of a patch: that of its name, else the last of one of its groups, else the last pattern that fits.
+/// The entry of a patch: the one with its name, else the last with one of its groups, else the last pattern that
+/// matches.
 const FoamEntry* condition_of(const FoamEntry& boundary, const FoamPatch& patch)
 {
     if (const FoamEntry* entry = boundary.find(patch.name)) return entry;
@@ -37,7 +38,7 @@ const FoamEntry* condition_of(const FoamEntry& boundary, const FoamPatch& patch)
     for (auto entry = boundary.entries.rbegin(); entry != boundary.entries.rend(); ++entry) {
         try {
             if (std::regex_match(patch.name, std::regex(entry->key, std::regex::extended))) return &*entry;
-        } catch (const std::regex_error&) {  // a name that is no pattern
+        } catch (const std::regex_error&) {  // the name is not a pattern
         }
     }
     return nullptr;
@@ -114,7 +115,7 @@ FoamAddressing FoamRegion::addressing() const
 {
     FoamAddressing result{read_addressing("pointProcAddressing", num_points()), read_addressing("faceProcAddressing", num_faces()),
                           read_addressing("cellProcAddressing", num_cells())};
-    // Faces are numbered from 1; a negative number is that of a reversed face.
+    // Faces are numbered from 1; a negative number means a reversed face.
     for (std::int64_t& face : result.faces) face = std::abs(face) - 1;
     return result;
 }
@@ -194,7 +195,7 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
         last = std::max(last, neighbour_[face]);
     }
     num_cells_ = last + std::int64_t{1};
-    // Each cell has four faces at least: a file that claims more cells is refused before memory is allocated.
+    // Each cell has at least four faces: a file that claims more cells is refused before memory is allocated.
     const auto num_sides = static_cast<std::int64_t>(owner_.size() + neighbour_.size());
     if (num_cells_ > num_sides)
         owner_file.fail("names cell " + std::to_string(last) + ", but there are only " + std::to_string(num_sides) + " sides of faces. It is damaged");
@@ -374,7 +375,7 @@ DataArray FoamRegion::values_on(const FoamPatch& patch, const FoamFile& file, co
     const FoamEntry* boundary = field.find("boundaryField");
     const FoamEntry* entry = boundary == nullptr ? nullptr : condition_of(*boundary, patch);
     const std::vector<std::int32_t> behind(owner_.begin() + patch.start, owner_.begin() + patch.start + patch.num_faces);
-    // Patches of types like `symmetryPlane` and `empty` are conditions themselves.
+    // Patch types like `symmetryPlane` and `empty` are conditions themselves.
     PatchCondition condition{.type = entry != nullptr ? entry->word("type") : patch.type, .entry = entry, .behind = inside.gather(behind), .note = {}};
     auto& geometry = geometries_.try_emplace(patch.name, points_, faces_, owner_, neighbour_, patch.start, patch.num_faces).first->second;
     DataArray values = patch_values(file, condition, geometry, [&](const std::string& flux) { return flux_through(patch, flux); });

@@ -28,7 +28,7 @@ struct FoamPatch {
     std::string name, type;
     std::int64_t start = 0, num_faces = 0;
     std::vector<std::string> groups;
-    std::int32_t neighbor = -1;  ///< of a patch between processors: the other one
+    std::int32_t neighbor = -1;  ///< for a patch between processors: the other processor
 };
 
 /// Numbers of a processor's points, faces and cells in the whole mesh; faces from 0.
@@ -39,17 +39,18 @@ struct FoamAddressing {
 /// Reads one region of an OpenFOAM case, or of one processor of a decomposed case.
 class FoamRegion {
 public:
-    /// `times` are those up to the chosen one, which is the last.
+    /// @param times   those up to the chosen one, which is the last
     FoamRegion(std::filesystem::path folder, std::string region, std::vector<FoamTime> times, const ReadOptions& options);
 
     /// The wanted blocks among `internalMesh` and `boundary/<patch>`, with their fields; without patches between processors.
     /// @throws IoError if a file is missing or damaged.
     std::vector<MeshBlock> read();
 
-    /// Adds the array `GlobalPointIds` to the blocks from `read`: `ids` of the region's points, by which blocks share points.
+    /// Adds the array `GlobalPointIds` to the blocks from `read`: `ids` of the region's points, by which blocks share
+    /// points.
     void name_points(std::vector<MeshBlock>& blocks, std::span<const std::int64_t> ids) const;
 
-    /// The same for cells (`GlobalCellIds`): ids of cells for the inner mesh, of faces for patches.
+    /// Adds the array `GlobalCellIds`: ids of cells for the inner mesh, of faces for patches.
     void name_cells(std::vector<MeshBlock>& blocks, const FoamAddressing& addressing) const;
 
     // Valid after `read`:
@@ -59,7 +60,7 @@ public:
     std::vector<std::string> block_names() const;
     std::span<const FoamPatch> processor_patches() const { return processor_patches_; }
     std::span<const std::int32_t> face(std::int64_t number) const { return faces_.row(number); }
-    const std::string& inner_name() const { return inner_name_; }  ///< of the block of cells
+    const std::string& inner_name() const { return inner_name_; }  ///< name of the block of cells
 
     /// The ids that decomposePar stored (`pointProcAddressing`, ...); empty lists if there are none. @throws IoError if they do not fit the mesh.
     FoamAddressing addressing() const;
@@ -93,10 +94,10 @@ private:
     std::int64_t num_cells_ = 0;
     std::vector<FoamPatch> patches_, processor_patches_;
     std::vector<Mesh> patch_meshes_;
-    std::vector<std::vector<std::int32_t>> patch_points_;  // of the whole region
+    std::vector<std::vector<std::int32_t>> patch_points_;  // points of each patch of the whole region
     std::vector<std::int32_t> local_points_;
-    std::map<std::string, PatchGeometry> geometries_;         // by patch
-    std::map<std::string, std::optional<FoamEntry>> fluxes_;  // by name, read when a condition asks for them
+    std::map<std::string, PatchGeometry> geometries_;         // keyed by patch
+    std::map<std::string, std::optional<FoamEntry>> fluxes_;  // keyed by name, read when a condition needs them
 };
 
 }  // namespace meshard

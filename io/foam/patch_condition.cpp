@@ -26,7 +26,7 @@ Matrix3 identity_minus(double scale, const Vector3& n)
     return m;
 }
 
-/// The rotation that takes one unit vector to another, about the axis that is normal to both.
+/// The rotation that maps one unit vector to another, about the axis that is normal to both.
 Matrix3 rotation(const Vector3& from, const Vector3& to)
 {
     const double cosine = dot(from, to);
@@ -40,7 +40,7 @@ Matrix3 rotation(const Vector3& from, const Vector3& to)
     return m;
 }
 
-/// M v of vectors, M T transposed(M) of tensors (six numbers: XX XY XZ YY YZ ZZ); scalars stay.
+/// Computes M v for vectors, M T transposed(M) for tensors (six numbers: XX XY XZ YY YZ ZZ); scalars are not changed.
 void transform(const Matrix3& m, std::span<double> row)
 {
     if (row.size() == 3) {
@@ -77,7 +77,7 @@ public:
         if (is_any({"slip", "symmetry", "symmetryPlane", "basicSymmetry"})) return slip();
         if (is_any({"wedge"})) return wedge();
         const auto value = list("value");
-        // A list was written by a run, one number by hand: OpenFOAM takes only the gradient then.
+        // A list was written by a run, one number by the user: in the latter case OpenFOAM uses the gradient only.
         const bool is_list = value && condition_.entry->find("value")->list;
         if (!is_list && is_any({"fixedGradient", "fixedFluxPressure"}))
             if (const auto gradient = list("gradient")) return with_gradient(*gradient);
@@ -90,13 +90,13 @@ public:
 private:
     bool is_any(std::initializer_list<std::string_view> types) const { return std::ranges::find(types, condition_.type) != types.end(); }
 
-    /// The entry of that key, a row a face; none if it is not there or no list of numbers.
+    /// The entry of that key, one row for each face; none if it is missing or not a list of numbers.
     std::optional<std::vector<double>> list(const char* key, std::optional<int> num_components = {}) const
     {
         const FoamEntry* entry = condition_.entry == nullptr ? nullptr : condition_.entry->find(key);
         if (entry == nullptr) return std::nullopt;
         FoamEntry plain = *entry;
-        std::erase(plain.words, "constant");  // `uniformValue constant (1 0 0)`
+        std::erase(plain.words, "constant");  // in `uniformValue constant (1 0 0)`
         const auto values = foam_field_values(file_, plain, num_faces_, num_components.value_or(condition_.behind.num_components()));
         return values ? std::optional(values->to_doubles()) : std::nullopt;
     }
@@ -108,7 +108,7 @@ private:
         return DataArray::from("", std::vector<float>(values.begin(), values.end()), width);
     }
 
-    /// Calls `f(face, row)` with the values behind each face, of which it makes those on it.
+    /// Calls `f(face, row)` for each face with the values behind it, which `f` replaces by those on the face.
     template <class F>
     DataArray changed(F&& f) const
     {
@@ -117,7 +117,7 @@ private:
         return result(std::move(values));
     }
 
-    // Half the value behind, half its mirror image.
+    // The mean of the value behind and its mirror image.
     DataArray slip() const
     {
         const auto normals = geometry_.normals();
@@ -128,7 +128,7 @@ private:
         });
     }
 
-    // The values of the plane between the two sides of a wedge, a coordinate plane, turned onto this side.
+    // The values of the plane between the two sides of a wedge, a coordinate plane, rotated onto this side.
     DataArray wedge() const
     {
         Vector3 normal{}, central{};
@@ -147,7 +147,7 @@ private:
         });
     }
 
-    /// Of a condition without a value that is one of the known ones; none if it is not, or lacks what it needs.
+    /// Computes the values of known conditions that store none; none if the condition is unknown, or lacks data.
     std::optional<DataArray> computed_value() const
     {
         if (is_any({"fixedGradient"})) return condition_.behind;  // no gradient is none
@@ -188,7 +188,8 @@ private:
         });
     }
 
-    // `mixed` and what is derived of it: a share of a value, and the rest of what a gradient makes of the values behind.
+    // `mixed` and conditions derived from it: a fraction of a given value, and the rest of what the gradient gives from
+    // the values behind.
     std::optional<DataArray> mixture() const
     {
         const auto value = list("refValue"), gradient = list("refGradient"), fraction = list("valueFraction", 1);

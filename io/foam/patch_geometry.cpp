@@ -35,7 +35,7 @@ Vector3 PatchGeometry::point(std::int32_t number) const
     return {points_.value(number, 0), points_.value(number, 1), points_.value(number, 2)};
 }
 
-// Triangles between the face's edges and the mean of its points.
+// Uses triangles between the face's edges and the mean of its points.
 PatchGeometry::FaceShape PatchGeometry::shape_of(std::int64_t face) const
 {
     const auto row = faces_.row(face);
@@ -58,7 +58,7 @@ PatchGeometry::FaceShape PatchGeometry::shape_of(std::int64_t face) const
     return shape;
 }
 
-// Centres of volume: pyramids between the faces of a cell and the mean of their centres.
+// Volume centroids, from pyramids between the faces of a cell and the mean of their centres.
 std::vector<Vector3> PatchGeometry::centers_behind() const
 {
     const auto is_patch_cell = [&](std::span<const std::int32_t> cells, std::int64_t face, const std::vector<std::int32_t>& slots) {

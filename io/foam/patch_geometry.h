@@ -11,22 +11,23 @@
 
 namespace meshard {
 
-/// What boundary conditions need of the faces of a patch, as OpenFOAM computes it; computed on first use.
+/// Geometry of the faces of a patch that boundary conditions need, computed as in OpenFOAM, on first use.
 class PatchGeometry {
 public:
-    /// Of `num_faces` faces from `start` on; the arguments must outlive it. `owner` and `neighbour`: the cells of each face.
+    /// The geometry of `num_faces` faces from `start` on; the arguments must outlive it. `owner` and `neighbour` are
+    /// the cells of each face.
     PatchGeometry(const DataArray& points, const Csr& faces, std::span<const std::int32_t> owner, std::span<const std::int32_t> neighbour, std::int64_t start,
                   std::int64_t num_faces);
 
-    /// Unit normals out of the mesh, one a face.
+    /// Unit normals out of the mesh, one for each face.
     std::span<const Vector3> normals();
 
-    /// From the centre of the cell behind each face to the face, along its normal.
+    /// Distance along its normal from the centre of the cell behind each face to the face.
     std::span<const double> distances();
 
 private:
     struct FaceShape {
-        Vector3 center{}, area{};  // the latter: normal times area
+        Vector3 center{}, area{};  // area: normal times area
     };
     Vector3 point(std::int32_t number) const;
     FaceShape shape_of(std::int64_t face) const;

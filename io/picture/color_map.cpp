@@ -10,7 +10,7 @@ namespace {
 
 using Stops = std::array<std::array<int, 3>, 11>;
 
-/// Between equally spaced colours.
+/// Interpolates between equally spaced colours.
 Color color_between(const Stops& stops, double value)
 {
     const double at = std::clamp(value, 0.0, 1.0) * (stops.size() - 1);
@@ -59,7 +59,7 @@ Color diverging_color(double value)
 
 Color categorical_color(std::int64_t index)
 {
-    // Hues a golden angle apart never meet; saturation and value vary so that near hues differ as well.
+    // Hues a golden angle apart never coincide; saturation and value vary so that near hues differ as well.
     const double turn = static_cast<double>(index % 100000) * 0.6180339887498949 + 0.58;
     const double hue = 6 * (turn - std::floor(turn));
     const double saturation = index % 3 == 1 ? 0.45 : 0.7;

@@ -11,10 +11,10 @@ using Color = std::array<float, 3>;  ///< red, green, blue from 0 to 1, as displ
 /// Perceptual map (viridis) from 0, dark blue, to 1, yellow; values outside are clamped.
 Color sequential_color(double value);
 
-/// From 0, dark blue, over 0.5, nearly white, to 1, dark red; values outside are clamped.
+/// Diverging map from 0, dark blue, over 0.5, nearly white, to 1, dark red; values outside are clamped.
 Color diverging_color(double value);
 
-/// One of many colours that are easy to tell apart, the same for the same index.
+/// One of many colours that are easy to distinguish; the same index gives the same colour.
 Color categorical_color(std::int64_t index);
 
 }  // namespace meshard

@@ -20,9 +20,9 @@ namespace meshard {
 
 namespace {
 
-constexpr double capital_height = 0.73;  // of an em, as in DejaVu Sans
+constexpr double capital_height = 0.73;  // in ems, as in DejaVu Sans
 
-/// Code points of UTF-8; a byte that is no part of one becomes U+FFFD.
+/// Decodes UTF-8; a byte that is not part of a code point becomes U+FFFD.
 std::vector<char32_t> code_points(std::string_view text)
 {
     constexpr char32_t unknown = 0xFFFD;
@@ -62,7 +62,7 @@ constexpr std::array places{
     "/usr/share/fonts/truetype/noto/NotoSans-Regular.ttf",              // Debian, Ubuntu
 };
 
-/// FreeType with the font, one of a program.
+/// FreeType with the font; one for the program.
 struct Font {
     std::unique_ptr<std::remove_pointer_t<FT_Library>, decltype(&FT_Done_FreeType)> library{nullptr, FT_Done_FreeType};
     std::unique_ptr<std::remove_pointer_t<FT_Face>, decltype(&FT_Done_Face)> face{nullptr, FT_Done_Face};
@@ -94,7 +94,7 @@ Font& font()
     return one;
 }
 
-/// Calls `see(glyph, x)` with each drawn letter and where it begins. Returns the width of all.
+/// Calls `see(glyph, x)` for each drawn letter with its left end. Returns the total width.
 template <class See>
 std::int32_t walk_letters(FT_Face face, std::string_view text, std::int32_t size, See&& see)
 {

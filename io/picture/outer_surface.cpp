@@ -11,8 +11,8 @@ namespace meshard {
 namespace {
 
 struct Face {
-    std::uint64_t key;   // of its set of points
-    std::int64_t first;  // of its points in `points`
+    std::uint64_t key;   // hash of its set of points
+    std::int64_t first;  // index in `points` of its first point
     std::int32_t num_points;
     std::int32_t cell;
 };
@@ -86,7 +86,8 @@ private:
 
     void add_face(std::int64_t first, std::int32_t cell)
     {
-        // Equal for the same points in any order. Collisions of other sets in 64 bits are too rare to matter in a picture.
+        // Equal for the same points in any order. Collisions of different sets in 64 bits are too rare to matter in a
+        // picture.
         std::uint64_t key = 0;
         for (const std::int32_t point : std::span(points_).subspan(first)) {
             std::uint64_t bits = static_cast<std::uint64_t>(point) + 0x9E3779B97F4A7C15;

@@ -18,21 +18,21 @@ struct ScreenPoint {
     float x, y, depth;
 };
 
-/// Draws coloured triangles and dots into a picture; nearest wins, and of what is as near the colour whose bytes come first, so that the order does not
-/// matter. Works at twice the size and averages, so that edges are smooth.
+/// Draws coloured triangles and dots into a picture. The nearest one is visible, and at equal depths the colour whose
+/// bytes come first, so that the order does not matter. Draws at twice the size and averages, so that edges are smooth.
 class Rasterizer {
 public:
     Rasterizer(std::int32_t width, std::int32_t height);
 
-    /// `shade` multiplies the colours, which `paint(a, b, c)` gives for barycentric weights.
+    /// `paint(a, b, c)` returns the colour for barycentric weights; `shade` multiplies it.
     template <class Paint>
     void draw_triangle(const std::array<ScreenPoint, 3>& corners, float shade, Paint&& paint);
 
     void draw_dot(ScreenPoint at, float radius, Color color);
 
-    Image image(Color background) const;  ///< where nothing was drawn, the background shows
+    Image image(Color background) const;  ///< the background is visible where nothing was drawn
 
-    /// All pixels, for another picture of that size.
+    /// All pixels; `add_layer` merges those of another picture of the same size.
     std::vector<std::byte> layer() const;
     void add_layer(std::span<const std::byte> layer);
 
@@ -44,7 +44,7 @@ private:
     void set(std::size_t pixel, float depth, Bytes color);
     static Bytes to_bytes(Color color);
 
-    std::int32_t width_, height_;  // of the enlarged picture
+    std::int32_t width_, height_;  // size of the enlarged picture
     std::vector<float> depths_;
     std::vector<Bytes> colors_;
 };
@@ -68,7 +68,7 @@ void Rasterizer::draw_triangle(const std::array<ScreenPoint, 3>& corners, float 
             const float b = ((fx - x(0)) * (y(2) - y(0)) - (x(2) - x(0)) * (fy - y(0))) / area;
             const float c = ((x(1) - x(0)) * (fy - y(0)) - (fx - x(0)) * (y(1) - y(0))) / area;
             const float a = 1 - b - c;
-            // A little beyond the edge, so that no background is visible between neighbours.
+            // Extends slightly beyond the edge, so that no background is visible between neighbours.
             constexpr float slack = -1e-4F;
             if (a < slack || b < slack || c < slack) continue;
             const float depth = a * corners[0].depth + b * corners[1].depth + c * corners[2].depth;

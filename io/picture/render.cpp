@@ -26,13 +26,13 @@ using Vector = std::array<double, 3>;
 
 constexpr std::array<std::pair<std::string_view, View>, 4> view_names{{{"iso", View::Iso}, {"side", View::Side}, {"front", View::Front}, {"top", View::Top}}};
 constexpr Color plain{0.72F, 0.74F, 0.78F}, not_a_number{0.9F, 0, 0.9F};
-constexpr std::size_t max_categories = 20;  // more values than that are drawn as a range
+constexpr std::size_t max_categories = 20;  // more different values are drawn as a range
 constexpr std::int32_t margin = 24, header_height = 56, legend_width = 150;
-constexpr std::int32_t label_size = 17;            // of letters, in pixels an em
-constexpr std::array title_sizes{26, 20, 15, 11};  // the first that fits
+constexpr std::int32_t label_size = 17;            // size of letters, in pixels for each em
+constexpr std::array title_sizes{26, 20, 15, 11};  // the first one that fits is used
 constexpr std::int32_t label_rise = 6;             // half the height of a label's digits
 
-/// Colours of what is around the mesh.
+/// Colours around the mesh.
 struct Paper {
     Color ground, ink;
 };
@@ -75,7 +75,7 @@ Camera camera_from(Vector toward, Vector up)
     return {right, cross(toward, right), toward};
 }
 
-/// `side` is -1 to look along +y, 1 to look along -y.
+/// @param side   -1 to look along +y, 1 to look along -y
 Camera camera_of(View view, double side)
 {
     switch (view) {
@@ -91,14 +91,14 @@ Camera camera_of(View view, double side)
     return camera_from({-0.55, 0.85 * side, 0.5}, {0, 0, 1});
 }
 
-/// How values become colours.
+/// The mapping from values to colours.
 struct Coloring {
     bool is_plain = true;
     bool is_categorical = false;
     std::vector<double> categories;
     double low = 0, high = 1;
     bool is_diverging = false;
-    bool is_clipped = false;  // some values lie outside low ... high
+    bool is_clipped = false;  // some values are outside low ... high
 
     Color color(double value) const
     {
@@ -106,7 +106,7 @@ struct Coloring {
         if (is_categorical) return categorical_color(std::ranges::lower_bound(categories, value) - categories.begin());
         return color_of_part(high > low ? (value - low) / (high - low) : 0.5);
     }
-    /// Of a part of the range, 0 to 1.
+    /// The colour of a position in the range, 0 to 1.
     Color color_of_part(double part) const { return is_diverging ? diverging_color(part) : sequential_color(part); }
 };
 
@@ -129,7 +129,7 @@ const DataArray& find_color_array(const Mesh& mesh, const std::string& name, boo
                        (list.empty() ? "The mesh has none at all." : "There are " + list + ".") + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
-/// -1: magnitude of a vector, or the value itself.
+/// Returns the index of a component, or -1 for the magnitude of a vector, or the value itself.
 std::int32_t find_component(const DataArray& array, const std::string& component)
 {
     if (component.empty() || component == "magnitude") return array.num_components() == 1 ? 0 : -1;
@@ -157,14 +157,15 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
     return values;
 }
 
-/// What is drawn of a piece: triangles, or the points of a mesh that has no surface; and the values that give the colours, one a cell or one a point.
+/// Content to draw of a piece: triangles, or the points of a mesh that has no surface; and the values for the colours,
+/// one for each cell or for each point.
 struct Scene {
     std::vector<Vector> points;
     std::vector<SurfaceTriangle> triangles;
-    std::vector<bool> is_drawn;  // of each point
+    std::vector<bool> is_drawn;  // for each point
     std::vector<double> values;
     bool values_on_cells = false;
-    bool is_integer = false;  // the values
+    bool is_integer = false;  // whether the values are integers
 };
 
 Scene make_scene(const Mesh& mesh, const RenderOptions& options)
@@ -187,7 +188,7 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
     return scene;
 }
 
-/// The values that are seen, each once.
+/// The distinct visible values.
 std::vector<ValueCount> values_seen(const Scene& scene)
 {
     std::vector<double> seen;
@@ -222,7 +223,7 @@ Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options
     } else if (!seen.empty()) {
         std::int64_t num_seen = 0;
         for (const ValueCount& count : seen) num_seen += count.count;
-        // The value that has so many below it.
+        // The value with `place` values below it.
         const auto at = [&](std::int64_t place) {
             auto count = seen.begin();
             for (; place >= count->count; ++count) place -= count->count;
@@ -237,7 +238,7 @@ Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options
     return coloring;
 }
 
-/// Where a point is seen, before it is scaled to the picture: to the right, down.
+/// The position of a point as seen by the camera, before it is scaled to the picture: to the right, down.
 std::array<double, 2> seen_at(const Vector& point, const Camera& camera)
 {
     return {dot(point, camera.right), -dot(point, camera.up)};
@@ -272,11 +273,12 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
     return glance;
 }
 
-/// From the scene to the picture.
+/// The map from the scene to the picture.
 struct Projection {
     Camera camera;
     double scale = 1;
-    std::array<double, 2> middle{}, center{};  // of what is seen, and where in the picture that comes to lie
+    // Centre of the visible content, and the position of that centre in the picture.
+    std::array<double, 2> middle{}, center{};
 
     ScreenPoint operator()(const Vector& point) const
     {
@@ -287,7 +289,8 @@ struct Projection {
 
 Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOptions& options, std::int32_t right_margin)
 {
-    // A half model (cut at a symmetry plane) is looked at from outside: from the side that shows more of its front.
+    // A half model (cut at a symmetry plane) is shown from outside: from the side on which more of its surface faces
+    // the viewer.
     const int side = numbers.shown[1] > 1.1 * numbers.shown[0] ? 1 : 0;
     const auto& [low, high] = (numbers.has_surface != 0 ? numbers.surface : numbers.dots)[side];
     const double room_x = std::max(8, options.width - 2 * margin - right_margin);
@@ -311,7 +314,7 @@ void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& pr
         const Vector normal = normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
         const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));  // both sides are lit
         std::array<ScreenPoint, 3> corners{project(scene.points[i]), project(scene.points[j]), project(scene.points[k])};
-        // Of the two sides of a thin sheet, the one that faces the viewer is visible.
+        // If both sides of a thin sheet are at the same depth, the one that faces the viewer is visible.
         if (dot(normal, camera.toward) < 0)
             for (ScreenPoint& corner : corners) corner.depth += 0.5F;
         if (scene.values.empty() || scene.values_on_cells) {
@@ -425,7 +428,7 @@ public:
 
     void draw(const Scene& scene)
     {
-        if (has_surface_ && scene.triangles.empty()) return;  // dots are for a whole without a surface
+        if (has_surface_ && scene.triangles.empty()) return;  // dots are used only if the whole has no surface
         draw_scene(rasterizer_, scene, projection_, coloring_);
     }
 

@@ -17,8 +17,9 @@
 
 namespace meshard {
 
-/// Direction of view, for x downstream, y to the side, z up. For a half model that is cut at y = 0, `Iso` and `Side` look from the other side, with x to the
-/// left, if more of the surface faces the viewer there: the picture then shows the outside.
+/// Direction of view, for x downstream, y to the side, z up. For a half model that is cut at y = 0, `Iso` and `Side`
+/// look from the other side, with x to the left, if more of the surface faces the viewer there: the picture then shows
+/// the outside.
 enum class View : std::uint8_t {
     Iso,    ///< from the front, the side and above, x to the right
     Side,   ///< along +y: x to the right, z up
@@ -29,15 +30,16 @@ enum class View : std::uint8_t {
 /// @throws InvalidInput that lists iso, side, front and top.
 View view_from_name(std::string_view name);
 
-/// Of what is around the mesh: dark letters on white, or light ones on a dark ground.
+/// Colours around the mesh: dark letters on white, or light ones on a dark ground.
 enum class Theme : std::uint8_t { Light, Dark };
 
 struct RenderOptions {
-    std::string color_by = {};                        ///< cell or point array; empty: plain grey
-    std::string component = {};                       ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
-    std::optional<std::array<double, 2>> range = {};  ///< of the colours; else the lowest and highest value seen, without
-                                                      ///< the outer 0.5 % on each side where these take up most of the range
-    bool is_diverging = false;                        ///< colours part from the middle of the range, which is pale: for differences
+    std::string color_by = {};   ///< cell or point array; empty: plain grey
+    std::string component = {};  ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
+    /// Range of the colours; by default the lowest and highest visible value, without the outer 0.5 % on each side if these
+    /// take up most of the range.
+    std::optional<std::array<double, 2>> range = {};
+    bool is_diverging = false;  ///< use a map with a pale middle of the range, for differences
     View view = View::Iso;
     std::int32_t width = 1280;
     std::int32_t height = 800;
@@ -52,21 +54,21 @@ struct RenderOptions {
 /// @throws IoError if the file cannot be written.
 void render_mesh(const Mesh& mesh, const std::filesystem::path& png, const RenderOptions& options = {});
 
-/// A value and how often it is seen.
+/// A value and the number of its visible occurrences.
 struct ValueCount {
     double value;
     std::int64_t count;
 };
 
-/// What must be known of a whole mesh before its first piece is drawn: the glances at all of its pieces, joined.
+/// Data about a whole mesh that are needed before its first piece is drawn: the merged glances at all of its pieces.
 struct PictureGlance {
-    struct Box {  // of what is seen, to the right and down
+    struct Box {  // bounds of the visible content, to the right and down
         static constexpr double infinity = std::numeric_limits<double>::infinity();
         std::array<double, 2> low{infinity, infinity}, high{-infinity, -infinity};
     };
     struct Numbers {
-        std::array<Box, 2> surface, dots;  ///< for an eye on either side, as `View` says
-        std::array<double, 2> shown{};     ///< area that it sees
+        std::array<Box, 2> surface, dots;  ///< for a camera on either side, as in `View`
+        std::array<double, 2> shown{};     ///< visible area
         std::uint8_t has_surface = 0, has_values = 0, has_fractions = 0;
     };
 
@@ -77,8 +79,9 @@ struct PictureGlance {
     std::vector<ValueCount> seen;  ///< ascending
 };
 
-/// The picture of a mesh that comes in pieces: all are looked at first, then each is drawn. It is that of the whole, whatever the pieces and their order,
-/// if each surface of a piece is one of the whole's. All pieces have the array that gives the colours.
+/// Paints the picture of a mesh that is given in pieces: `look` is called for all of them first, then `draw` for each.
+/// The picture is that of the whole, for any pieces in any order, if each surface of a piece is a surface of the whole.
+/// All pieces must have the array for the colours.
 class PicturePainter {
 public:
     explicit PicturePainter(RenderOptions options);  ///< @throws InvalidInput as `render_mesh`
@@ -88,12 +91,13 @@ public:
     void begin(const PictureGlance& glance);      ///< before the first `draw`
     void draw(const Mesh& piece);
 
-    /// What was drawn so far, for another painter that has begun with the same glance.
+    /// The picture so far, for another painter that has begun with the same glance.
     std::vector<std::byte> layer() const;
     void add_layer(std::span<const std::byte> layer);
 
-    void paint_whole(const Mesh& mesh);                 ///< all of it: `look`, `begin` and `draw`. @throws InvalidInput as `render_mesh`
-    std::string png(Theme theme = Theme::Light) const;  ///< the bytes of a PNG file
+    /// `look`, `begin` and `draw` for the whole mesh. @throws InvalidInput as `render_mesh`.
+    void paint_whole(const Mesh& mesh);
+    std::string png(Theme theme = Theme::Light) const;                               ///< the bytes of a PNG file
     void save(const std::filesystem::path& path, Theme theme = Theme::Light) const;  ///< @throws IoError
 
 private:

@@ -25,7 +25,7 @@ constexpr const char* format_name = "meshard shards";
 // Rows of a part are numbered in 32 bits.
 constexpr std::int64_t most_rows_of_a_part = std::numeric_limits<std::int32_t>::max();
 
-/// A whole number of rows, bytes or the like. @throws IoError if it is none, or larger than `most`
+/// An integer that counts rows, bytes or the like. @throws IoError if it is not one, or is larger than `most`
 std::int64_t count_at(const Json& json, const char* name, const std::string& where, std::int64_t most = std::numeric_limits<std::int64_t>::max())
 {
     const Json& value = json.at(name);
@@ -140,7 +140,8 @@ ManifestPart part_from_json(const Json& json, const std::string& where)
     return part;
 }
 
-/// Parts own each row once: readers need memory for as many rows as the manifest says that there are. @throws IoError otherwise
+/// Each row is owned once, so that readers can allocate memory for the manifest's number of rows. @throws IoError
+/// otherwise
 void require_fitting_parts(const Manifest& manifest, const std::string& where)
 {
     if (manifest.parts.empty()) throw IoError(where + ": it lists no parts.");

@@ -15,22 +15,22 @@ namespace meshard {
 
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
-/// Data of a shards folder that its subdomains do not have: their source and how it was cut.
+/// Data of a shards folder that its subdomains do not have: their source, and the options of the cut.
 struct ShardsInfo {
     std::string source = {};       ///< path as the user gave it
     std::string source_hash = {};  ///< `hash_file` of it
     std::string method = {};       ///< e.g. `metis`
     std::int64_t seed = 0;
     NamedTexts options = {};        ///< further options of the cut, e.g. {"imbalance", "1.03"}
-    NamedTexts versions = {};       ///< of the libraries used, e.g. {"METIS", "5.1.0"}
+    NamedTexts versions = {};       ///< versions of the libraries used, e.g. {"METIS", "5.1.0"}
     PartitionQuality quality = {};  ///< may be left empty
 };
 
-/// An array of the source, as the pieces hold it.
+/// An array of the source, and its name in the pieces.
 struct ManifestArray {
     std::string group;      ///< `point`, `cell` or `field`
     std::string name;       ///< in the source
-    std::string stored_as;  ///< in the pieces; differs where the source has an array by one of meshard's names
+    std::string stored_as;  ///< name in the pieces; differs if the source has an array with one of meshard's names
     ScalarType type = ScalarType::Float32;
     std::int32_t num_components = 1;
     std::string attribute;  ///< role, as in DataArray
@@ -50,17 +50,17 @@ struct ManifestPart {
 struct Manifest {
     ShardsInfo info;
     MeshKind kind = MeshKind::Unstructured;
-    std::int64_t num_cells = 0;  ///< of the source
+    std::int64_t num_cells = 0;  ///< number of cells of the source
     std::int64_t num_points = 0;
     std::int32_t num_ghost_layers = 0;
-    std::array<double, 6> bounds{};  ///< x, y and z, each lowest then highest; zeros for no points
+    std::array<double, 6> bounds{};  ///< x, y and z, each lowest then highest; zeros if there are no points
     std::vector<ManifestArray> arrays;
     std::vector<ManifestPart> parts;
 
     std::int32_t num_parts() const { return static_cast<std::int32_t>(parts.size()); }
 };
 
-/// Whether `dir` is a folder with a manifest.json.
+/// Returns whether `dir` is a folder with a manifest.json.
 bool is_shards_folder(const std::filesystem::path& dir);
 
 /// @throws IoError if `dir` is no shards folder, its manifest is damaged, or differs from what was written; UnknownVersion.

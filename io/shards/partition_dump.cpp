@@ -10,7 +10,7 @@
 
 namespace meshard {
 
-/// Gathers text and writes it in large runs.
+/// Buffers text and writes it in large runs.
 class PartitionDump::TextOutput {
 public:
     explicit TextOutput(const std::filesystem::path& path) : file_(path) {}

@@ -13,27 +13,28 @@
 
 namespace meshard {
 
-/// Kinds of dumps from a list such as `metis,foam`. @throws InvalidInput naming an unknown one.
+/// Parses a list of dump kinds such as `metis,foam`. @throws InvalidInput naming an unknown one.
 std::vector<std::string> parse_dump_kinds(std::string_view list);
 
-/// Writes a cut for other programs, row after row, so that no process holds all rows. For `metis`: `mesh.graph` and `mesh.graph.part.<num_parts>`, as METIS,
-/// KaHIP and others read them (a line `vertices edges`, then for each vertex its neighbours, numbered from 1; the part of each, one a line). For `foam`:
-/// `cellDecomposition` and a `decomposeParDict` that names it, as OpenFOAM's `decomposePar` reads them with `method manual`, when the former lies in the case's
-/// `constant` folder.
+/// Writes a cut for other programs, row after row, so that no process needs all rows. For `metis`: `mesh.graph` and
+/// `mesh.graph.part.<num_parts>`, as METIS, KaHIP and others read them (a line `vertices edges`, then for each vertex
+/// its neighbours, numbered from 1; the part of each vertex on a line of its own). For `foam`: `cellDecomposition` and
+/// a `decomposeParDict` that refers to it, as OpenFOAM's `decomposePar` reads them with `method manual` if the former
+/// is in the case's `constant` folder.
 class PartitionDump {
 public:
-    /// `num_entries` of the graph, which is symmetric. @throws InvalidInput for an unknown kind, IoError
+    /// @param num_entries   of the graph, which is symmetric. @throws InvalidInput for an unknown kind, IoError
     PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows, std::int64_t num_entries,
                   std::int32_t num_parts);
     ~PartitionDump();
 
-    /// Whether rows of the graph are wanted beside their owners.
+    /// Returns whether one of the kinds needs the graph besides the owners.
     static bool needs_graph(std::span<const std::string> kinds);
 
-    /// The next rows: their neighbours by number in the whole (for kinds that need them), and their owners.
+    /// Adds the next rows: their neighbours by number in the whole (for kinds that need them), and their owners.
     void add(const Csr& neighbors, std::span<const std::int32_t> owners);
 
-    /// After the last row: writes all files and returns their names. @throws IoError
+    /// Called after the last row: writes all files and returns their names. @throws IoError
     std::vector<std::filesystem::path> commit();
 
 private:
@@ -43,11 +44,11 @@ private:
 
     std::filesystem::path folder_;
     std::int32_t num_parts_;
-    std::unique_ptr<TextOutput> graph_, parts_, decomposition_;  // those that are asked for
+    std::unique_ptr<TextOutput> graph_, parts_, decomposition_;  // null if not requested
     std::vector<std::filesystem::path> written_;
 };
 
-/// The same for a cut in memory. @throws as PartitionDump
+/// Dumps a cut in memory. @throws as PartitionDump
 std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder, std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts);
 

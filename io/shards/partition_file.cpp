@@ -24,7 +24,7 @@ bool is_blank(char c)
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-// Numbers between white space, the first `num_before` of which were taken earlier. @return how many there are with these.
+// Reads numbers between white space, after `num_before` earlier ones. @return the number of all.
 std::int64_t take_numbers(const std::filesystem::path& path, std::string_view text, std::int64_t num_before, const std::function<void(std::int32_t)>& take)
 {
     const auto* at = text.data();
@@ -53,7 +53,7 @@ void read_partition_file(const std::filesystem::path& path, const std::function<
     std::string text;
     std::int64_t num_taken = 0;
     for (bool is_first = true; file; is_first = false) {
-        const auto kept = text.size();  // the begin of a number whose end comes next
+        const auto kept = text.size();  // the beginning of a number whose end is in the next block
         text.resize(kept + block);
         file.read(text.data() + kept, block);
         text.resize(kept + static_cast<std::size_t>(file.gcount()));

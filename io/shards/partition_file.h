@@ -8,17 +8,18 @@
 
 namespace meshard {
 
-/// Owners of the rows from a file that another program wrote:
+/// Reads the owners of rows from a file of another program:
 ///
-/// - METIS's, gpmetis's and Scotch's `.part.N`: one number a line;
-/// - OpenFOAM's `cellDecomposition`, ascii or binary: a header in braces, then `N ( numbers )`.
+/// - METIS's, gpmetis's and Scotch's `.part.N`: one number on each line; - OpenFOAM's `cellDecomposition`, ascii or
+/// binary: a header in braces, then `N ( numbers )`.
 ///
-/// @return one owner a row, none negative, in the file's order.
-/// @throws IoError if the file is missing or is neither.
+/// @return one owner for each row, none negative, in the file's order.
+/// @throws IoError if the file is missing or has neither form.
 std::vector<std::int32_t> read_partition_file(const std::filesystem::path& path);
 
-/// The same one after the other, so that nobody needs hold all: `.part.N` are read in blocks, of OpenFOAM's files the numbers are held.
-/// @throws IoError as above, also after some owners were taken.
+/// Passes the owners to `take` one after the other, so that memory stays small: `.part.N` are read in blocks; of
+/// OpenFOAM's files all numbers are in memory.
+/// @throws IoError as above, possibly after some owners have been passed.
 void read_partition_file(const std::filesystem::path& path, const std::function<void(std::int32_t owner)>& take);
 
 }  // namespace meshard

@@ -23,7 +23,7 @@ constexpr const char* point_ids = "GlobalPointIds";
 constexpr const char* owner_id = "PartitionId";
 constexpr const char* ghost_level = "GhostLevel";
 
-// Names reserved in both groups (point and cell data), so that one rule is enough.
+// Names reserved in point and in cell data, so that one rule is sufficient.
 constexpr std::array<std::string_view, 5> own_names{ghost_type, cell_ids, point_ids, owner_id, ghost_level};
 
 std::string without_global_ids(const std::string& attribute)
@@ -51,7 +51,7 @@ std::vector<DataArray>& group_of(Mesh& mesh, const std::string& group)
     return group == "point" ? mesh.point_data : group == "cell" ? mesh.cell_data : mesh.field_data;
 }
 
-/// Gives the source's arrays the names that they have in a piece; the role GlobalIds is for meshard's own ids.
+/// Renames the source's arrays as in a piece; the role GlobalIds is reserved for meshard's own ids.
 void rename_for_piece(Mesh& mesh)
 {
     const auto described = piece_arrays(mesh);
@@ -148,7 +148,7 @@ private:
         return taken;
     }
 
-    /// A .vtp keeps its cells by kind; local order is owned first, then by owner and global id.
+    /// A .vtp stores its cells by kind; the local order is owned first, then by owner and global id.
     void restore_cell_order()
     {
         if (mesh_.kind == MeshKind::Unstructured) return;

@@ -13,7 +13,7 @@
 
 namespace meshard {
 
-/// Names of the arrays of `mesh` in a piece: their own, unless meshard uses that name for an array of its own.
+/// The names of the arrays of `mesh` in a piece: their own, unless meshard uses that name for an array of its own.
 std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
 
 /// Writes one part as an ordinary .vtu or .vtp (after its mesh's kind), with these arrays beside its own:
@@ -29,8 +29,8 @@ std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
 /// strips) and the local order within each.
 void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, const WriteOptions& options = {});
 
-/// Writes the .pvtu or .pvtp that names the pieces. `like` is any of the subdomains: all have the same arrays; `sources` are
-/// the pieces' paths relative to the index.
+/// Writes the .pvtu or .pvtp that lists the pieces. `like` is any of the subdomains: all have the same arrays;
+/// `sources` are the pieces' paths relative to the index.
 void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources);
 
 /// Reads a file of `write_piece` as part `part` of a shards folder. Rows are in local order.

@@ -85,12 +85,13 @@ private:
     void load(std::int32_t part)
     {
         test(Pieces, [&] { require_written_piece(dir_, manifest_.parts[part]); });
-        Subdomain subdomain = load_subdomain(dir_, manifest_, part, PieceCheck::Trust);  // for what else is wrong
+        // The hash is reported already; this finds other faults.
+        Subdomain subdomain = load_subdomain(dir_, manifest_, part, PieceCheck::Trust);
         subdomain.validate();
         subdomains_.push_back(std::move(subdomain));
     }
 
-    /// The owner of each row of the source; reports rows of no owner or of two.
+    /// Returns the owner of each row of the source, and reports rows with no owner or with two.
     std::vector<std::int32_t> check_owners(IndexMap Subdomain::* rows, const std::string& noun)
     {
         const std::int64_t num_global = (subdomains_.front().*rows).num_global;
@@ -119,7 +120,7 @@ private:
         return owners;
     }
 
-    /// Neighbours by face, unless the manifest has another rule.
+    /// The rule in the manifest, by default neighbours by face.
     GhostRule stated_ghost_rule() const
     {
         for (const auto& [name, text] : manifest_.info.options)

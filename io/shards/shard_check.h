@@ -11,12 +11,12 @@ namespace meshard {
 struct ShardPromise {
     std::string text;                 ///< e.g. `every cell is owned by exactly one part`
     bool was_tested = false;          ///< false if its test requires another promise that does not hold
-    std::vector<std::string> faults;  ///< one sentence each; empty if it holds
+    std::vector<std::string> faults;  ///< one sentence each; empty if the condition holds
 
     bool holds() const { return was_tested && faults.empty(); }
 };
 
-/// Tests all promises of a shards folder, each after those on which its test relies:
+/// Tests all conditions of a shards folder, each after those on which its test relies:
 ///
 /// - each piece has the bytes, hash, counts and arrays given in the manifest, and is a valid subdomain;
 /// - every cell and every point of the source is owned by exactly one part, ids lie in range and occur once a piece;
@@ -28,7 +28,7 @@ struct ShardPromise {
 /// @throws IoError if `dir` is no shards folder.
 std::vector<ShardPromise> test_shards(const std::filesystem::path& dir);
 
-/// The faults of all promises; empty if all hold. @throws IoError if `dir` is no shards folder.
+/// The faults of all conditions; empty if all hold. @throws IoError if `dir` is no shards folder.
 std::vector<std::string> check_shards(const std::filesystem::path& dir);
 
 }  // namespace meshard

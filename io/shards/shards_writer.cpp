@@ -80,7 +80,7 @@ void PartialFolder::commit()
     throw_if_interrupted();
     std::error_code error;
     if (std::filesystem::exists(final_, error)) throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
-    // One sync for all pieces instead of one for each.
+    // One sync for all pieces instead of one for each piece.
     const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;
     if (descriptor >= 0) ::close(descriptor);

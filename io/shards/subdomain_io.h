@@ -36,12 +36,12 @@ inline PieceCheck check_of(bool verify)
 /// @throws InvalidInput if the folder has no such part.
 Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part, PieceCheck check = PieceCheck::Compare);
 
-/// The same with a manifest that was read before.
+/// `load_subdomain` with a manifest that was read before.
 Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part, PieceCheck check = PieceCheck::Compare);
 
 std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir, PieceCheck check = PieceCheck::Compare);
 
-/// Compares a piece with what the manifest says of it. @throws IoError if it is missing, or of another size or hash
+/// Compares a piece with its manifest entry. @throws IoError if it is missing, or has another size or hash
 void require_written_piece(const std::filesystem::path& dir, const ManifestPart& part);
 
 /// Name of the file in a shards folder that opens all pieces: `mesh.pvtu` or `mesh.pvtp`.

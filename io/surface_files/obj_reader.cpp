@@ -28,7 +28,7 @@ public:
         while (!lines.at_end()) {
             ++line_;
             std::string text(lines.line());
-            while (text.ends_with('\\') && !lines.at_end()) {  // goes on in the next line
+            while (text.ends_with('\\') && !lines.at_end()) {  // continued on the next line
                 text.back() = ' ';
                 text += lines.line();
             }
@@ -77,7 +77,8 @@ private:
         }
     }
 
-    // Points are numbered from 1, or from -1 back from the last one; `1/2/3` has texture coordinate and normal too.
+    // Points are numbered from 1, or from -1 backwards from the last one; `1/2/3` also has texture coordinate and
+    // normal.
     void read_cell(TextScanner& scanner, int group, std::size_t least)
     {
         const auto num_points = static_cast<std::int64_t>(coordinates_.size() / 3);
@@ -96,7 +97,7 @@ private:
         cells_.offsets.push_back(cells_.num_entries());
         types_.push_back(polydata_cell_type(group, static_cast<std::int64_t>(count)));
         if (group_names_.empty()) {
-            group_names_.emplace_back("default");  // the name of the group before any is named
+            group_names_.emplace_back("default");  // name of the group before the first named one
             group_ = 0;
         }
         groups_.push_back(group_);

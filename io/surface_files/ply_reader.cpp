@@ -24,8 +24,8 @@ namespace {
 struct Property {
     std::string name;
     ScalarType type = ScalarType::Float32;
-    std::optional<ScalarType> count_type;  // of a list: the type of its length
-    std::vector<std::byte> values;         // of a scalar, row by row
+    std::optional<ScalarType> count_type;  // for a list: the type of its length
+    std::vector<std::byte> values;         // for a scalar: row by row
 };
 
 struct Element {
@@ -71,7 +71,7 @@ public:
         return finish();
     }
 
-    /// About lines that are longer than the header says, and about what the mesh does not have.
+    /// Warnings about lines that are longer than the header specifies, and about data that the mesh does not have.
     const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
@@ -130,7 +130,7 @@ private:
 
     void read_element(Element& element)
     {
-        if (element.properties.empty()) return;  // whatever their number, its rows are nothing
+        if (element.properties.empty()) return;  // rows without properties take no bytes
         for (std::int64_t row = 0; row < element.count; ++row) {
             for (Property& property : element.properties) {
                 if (!property.count_type) {
@@ -154,7 +154,8 @@ private:
         }
     }
 
-    /// Whether each row has a line for itself, as nearly all files have it. Others may have the next row on the same line.
+    /// Returns whether each row has its own line, as in nearly all files. Others may have the next row on the same
+    /// line.
     bool has_a_line_a_row()
     {
         if (!has_a_line_a_row_) {
@@ -215,7 +216,7 @@ private:
         cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size()));
     }
 
-    /// Takes the scalar properties `names` out as one array, if all are there and of one type.
+    /// Moves the scalar properties `names` into one array, if all exist and have one type.
     std::optional<DataArray> take(Element& element, const std::string& name, const std::vector<std::string>& names)
     {
         std::vector<const Property*> parts;

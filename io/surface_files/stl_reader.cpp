@@ -26,7 +26,7 @@ struct PointHash {
     std::size_t operator()(const std::array<float, 3>& point) const
     {
         std::uint64_t hash = 0;
-        for (const float value : point)  // + 0 makes one of the two zeros, which compare equal
+        for (const float value : point)  // + 0 turns -0 into 0, which compare equal
             hash = (std::rotl(hash, 21) ^ std::bit_cast<std::uint32_t>(value + 0.0F)) * 0x9E3779B97F4A7C15;
         return static_cast<std::size_t>(hash ^ hash >> 29);
     }
@@ -60,12 +60,12 @@ private:
         std::uint32_t announced = 0;
         if (bytes.size() >= header_size) std::memcpy(&announced, bytes.data() + header_size - 4, 4);
         const std::uint64_t announced_size = header_size + triangle_size * std::uint64_t{announced};
-        // Binary files too may begin with "solid"; only their size is reliable.
+        // Binary files may also begin with "solid"; only their size is reliable.
         if (bytes.size() == announced_size) return read_binary(announced);
         if (looks_like_text()) return read_text();
         if (bytes.size() < header_size)
             fail("has " + std::to_string(bytes.size()) + " bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file");
-        // Writers that stream leave a count that they did not know.
+        // Streaming writers leave a count that they did not know.
         constexpr std::uint32_t unknown = 0xFFFFFFFF;
         const std::uint64_t found = (bytes.size() - header_size) / triangle_size;
         if ((bytes.size() - header_size) % triangle_size != 0 || (announced > found && announced != unknown))
@@ -135,7 +135,7 @@ private:
                 scanner.line();
                 return;
             }
-            if (is(word, "color")) {  // of the solid, in some programs' files
+            if (is(word, "color")) {  // colour of the solid, in files of some programs
                 scanner.line();
                 continue;
             }

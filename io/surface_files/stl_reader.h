@@ -13,7 +13,8 @@ namespace meshard {
 ///
 /// An ascii file of several solids gets the cell array `SolidId` (Int32, 0, 1, ... in the file's order) and the field array
 /// `SolidName`.
-/// A binary file of more triangles than it announces, as streaming writers leave it (0 or 4294967295), is read to its end, with a warning.
+/// A binary file with more triangles than it announces, as from streaming writers (0 or 4294967295), is read to its
+/// end, with a warning.
 /// @throws IoError if the file is truncated, damaged or no STL file.
 Mesh read_stl(const std::filesystem::path& path, const ReadOptions& options = {});
 

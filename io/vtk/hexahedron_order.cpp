@@ -15,7 +15,7 @@ bool is_curved_hexahedron(std::uint8_t type)
     return type == lagrange || type == bezier;
 }
 
-/// Orders along the three axes; all 0 where they do not fit the number of points.
+/// Orders along the three axes; all 0 if they do not fit the number of points.
 std::array<std::int64_t, 3> orders_of(const DataArray* degrees, std::int64_t cell, std::int64_t num_points)
 {
     std::array<std::int64_t, 3> orders{};
@@ -45,7 +45,7 @@ void exchange_upright_edges(Mesh& mesh)
         const auto num_points = static_cast<std::int64_t>(mesh.cells.row(cell).size());
         const auto orders = orders_of(degrees == mesh.cell_data.end() ? nullptr : &*degrees, cell, num_points);
         if (orders[2] < 2) continue;
-        // Corners, the edges of bottom and top, and the first two upright edges come before.
+        // The corners, the edges of bottom and top, and the first two upright edges precede them.
         const std::int64_t length = orders[2] - 1, begin = mesh.cells.offsets[cell] + 8 + 4 * (orders[0] - 1) + 4 * (orders[1] - 1) + 2 * length;
         const auto first = mesh.cells.indices.begin() + begin;
         std::swap_ranges(first, first + length, first + length);

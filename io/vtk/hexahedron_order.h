@@ -5,11 +5,13 @@
 
 namespace meshard {
 
-/// Whether the mesh has Lagrange or Bezier hexahedra, whose points are in another order in VTK's files before version 2.1.
+/// Returns whether the mesh has Lagrange or Bezier hexahedra, whose points have another order in VTK's files before
+/// version 2.1.
 bool has_curved_hexahedra(const Mesh& mesh);
 
-/// Exchanges the points on the last two upright edges of these hexahedra: 3-7 and 2-6 in the old order, 2-6 and 3-7 in the new one,
-/// which meshes have. Orders along the axes come from the cell array of the role HigherOrderDegrees, else from the number of points.
+/// Exchanges the points on the last two upright edges of these hexahedra: 3-7 and 2-6 in the old order, 2-6 and 3-7 in
+/// the new one, which meshes use. Orders along the axes are read from the cell array with the role HigherOrderDegrees,
+/// else derived from the number of points.
 void exchange_upright_edges(Mesh& mesh);
 
 }  // namespace meshard

@@ -16,7 +16,7 @@
 namespace meshard {
 namespace {
 
-/// `count` numbers of an attribute; those of `fallback` if it is absent.
+/// Parses `count` numbers of an attribute; returns `fallback` if it is absent.
 template <class T>
 std::vector<T> numbers_of(const VtkXmlFile& file, const XmlElement& element, const char* name, std::size_t count, const std::vector<T>& fallback)
 {
@@ -131,7 +131,7 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
 
 Mesh image_mesh(const ImageGrid& grid)
 {
-    std::vector<int> axes;  // along which there is more than one point, the fastest first
+    std::vector<int> axes;  // axes with more than one point, the fastest first
     for (int axis = 0; axis < 3; ++axis)
         if (grid.num_points[axis] > 1) axes.push_back(axis);
     const auto [nx, ny, nz] = grid.num_points;

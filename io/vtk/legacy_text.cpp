@@ -14,7 +14,7 @@ namespace meshard {
 
 namespace {
 
-// Within the range of Float32 and far from what measured quantities are.
+// Within the range of Float32 and far from usual measured values.
 constexpr std::array<double, LegacyText::most_attempts> stand_ins{1.2345678e37, -2.3456781e36, 3.4567812e35};
 
 bool begins_as_number(std::string_view word)
@@ -22,7 +22,7 @@ bool begins_as_number(std::string_view word)
     return word.front() == '-' || word.front() == '+' || word.front() == '.' || (word.front() >= '0' && word.front() <= '9');
 }
 
-/// Whether a word is a NaN or an infinity; the words of Windows' older libraries too (`1.#QNAN`, `-1.#INF`).
+/// Returns whether a word is a NaN or an infinity, also in the form of Windows' older libraries (`1.#QNAN`, `-1.#INF`).
 bool is_not_finite(std::string_view word)
 {
     const auto value = parse_number<double>(word);
@@ -36,7 +36,7 @@ LegacyText::LegacyText(std::string_view file, int attempt) : nan_stand_in_(stand
     constexpr int num_header_lines = 3;  // version, title, ASCII
     text_.reserve(file.size() + file.size() / 4);
     TextScanner lines(file);
-    std::int64_t num_texts = 0;  // lines that follow with a text each
+    std::int64_t num_texts = 0;  // number of following lines that each hold a text
     for (std::int64_t i = 0; !lines.rest().empty(); ++i) {
         const std::string_view line = lines.line();
         if (i < num_header_lines || num_texts > 0) {
@@ -55,7 +55,7 @@ LegacyText::LegacyText(std::string_view file, int attempt) : nan_stand_in_(stand
     }
 }
 
-// Lines of values hold numbers alone; others are those of keywords and names, one of which may be `nan`.
+// Lines of values consist of numbers only; other lines have keywords and names, one of which may be `nan`.
 void LegacyText::replace_in_line(std::string_view line)
 {
     bool has_any = false;

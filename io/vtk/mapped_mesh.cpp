@@ -239,7 +239,7 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
     Csr& streams = mesh.face_streams;
     if (mesh.cell_types.back() == kPolyhedron) {
         const auto end = integer(face_ends_, row);
-        // Cells before that are no polyhedra have no end of their own.
+        // Preceding cells that are no polyhedra have no end of their own.
         std::int64_t begin = 0;
         for (auto before = row - 1; before >= 0; --before)
             if (const auto previous = integer(face_ends_, before); previous >= 0) {
@@ -261,8 +261,8 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
     streams.offsets.push_back(streams.num_entries());
 }
 
-// The system maps 64 KiB around each access. Accesses to scattered cells would map the whole file in this way, so pages are released
-// after this number of them.
+// The system maps 64 KiB around each access. Accesses to scattered cells would thereby map the whole file, so pages are
+// released after this number of them.
 void MappedMesh::count_touched(const DataArray& array, std::int64_t row) const
 {
     constexpr std::int64_t most = 512;

@@ -31,7 +31,7 @@ public:
     void release_pages() const override;
 
 private:
-    // Cells of one list in the file. Entries of cell i end at ends[i], or at ends[i + 1] where the list begins with 0.
+    // Cells in one list of the file. Entries of cell i end at ends[i], or at ends[i + 1] if the list begins with 0.
     struct Group {
         std::int64_t first_cell = 0, num_cells = 0;
         int polydata_group = -1;
@@ -53,13 +53,13 @@ private:
     Mesh rest_;
     std::int64_t num_cells_ = 0;
     std::vector<Group> groups_;
-    DataArray types_, faces_, face_ends_;  // of unstructured grids; the latter two only where there are polyhedra
+    DataArray types_, faces_, face_ends_;  // for unstructured grids; the face arrays only if there are polyhedra
     bool has_polyhedra_ = false;
     mutable std::array<std::uintptr_t, 4> last_touched_{};
     mutable std::int64_t num_touched_ = 0;
 };
 
-/// Whether a MappedMesh of that file can be made.
+/// Returns whether a MappedMesh of that file can be made.
 bool can_be_mapped(const std::filesystem::path& path);
 
 }  // namespace meshard

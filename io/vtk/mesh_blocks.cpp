@@ -53,7 +53,7 @@ DataArray without_values(const DataArray& like, std::int64_t num_rows)
     return array;
 }
 
-/// Gives every block the same arrays in the same order; `num_rows_of` counts the rows of a block.
+/// Gives every block the same arrays in the same order; `num_rows_of` returns the number of rows of a block.
 template <class F>
 void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group, F&& num_rows_of, const std::string& where)
 {

@@ -60,7 +60,8 @@ private:
     bool has_warned_ = false;
 };
 
-/// The marks of `array` as `vtkGhostType` has them; `levels`: every level above 0 is a duplicate. False if its values are no marks.
+/// Converts `array` to the marks of `vtkGhostType`; with `levels` every level above 0 is a duplicate. Returns false if
+/// its values are no marks.
 bool convert_ghosts(DataArray& array, bool levels)
 {
     if (array.type() == ScalarType::String || array.num_components() != 1) return false;

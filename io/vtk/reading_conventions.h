@@ -8,14 +8,15 @@
 
 namespace meshard {
 
-/// Brings a mesh as its file has it into the form on which the rest of the program relies; a second call changes nothing.
+/// Converts a mesh from the file's form to the one on which the rest of the program relies; a second call changes
+/// nothing.
 ///
-/// - Names, units and texts are UTF-8; what is not is read as Latin-1.
-/// - Marks of ghosts are the UInt8 arrays `vtkGhostType`, whatever number type the file has them in: also `vtkGhostLevels` (any level
-///   marks a duplicate, as in VTK), and VisIt's `avtGhostZones` and `avtGhostNodes`, which have the same bits.
+/// - Names, units and texts become UTF-8; text that is not UTF-8 is read as Latin-1. - Marks of ghosts become the UInt8
+/// arrays `vtkGhostType`, from any number type, also from `vtkGhostLevels` (any level marks a duplicate, as in
+///    VTK), and from VisIt's `avtGhostZones` and `avtGhostNodes`, which have the same bits.
 ///
-/// `warnings` gets a sentence without its end, which begins with `file`, if texts were no UTF-8, and for each array whose name speaks of
-/// ghosts but whose values cannot be understood.
+/// `warnings` gets a sentence without its full stop, which begins with `file`, if texts were not UTF-8, and for each
+/// array whose name refers to ghosts but whose values cannot be understood.
 void apply_reading_conventions(Mesh& mesh, const std::string& file, std::vector<std::string>& warnings);
 
 }  // namespace meshard

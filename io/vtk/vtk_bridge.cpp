@@ -55,8 +55,8 @@ namespace meshard {
 
 namespace {
 
-/// A guard: while it lives, it collects VTK's messages instead of printing them. VTK has one output window for each process, so only one guard may live at a
-/// time.
+/// A guard: collects VTK's messages instead of printing them. VTK has one output window for each process, so that only
+/// one guard may exist at a time.
 class CapturedMessages {
 public:
     CapturedMessages() : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
@@ -78,7 +78,7 @@ public:
 private:
     class Window : public vtkOutputWindow {
     public:
-        static Window* New() { return new Window; }  // vtkNew asks for this; no factory may replace it
+        static Window* New() { return new Window; }  // required by vtkNew; no factory may replace it
         void DisplayText(const char*) override {}
         void DisplayErrorText(const char* text) override { errors += text; }
         void DisplayWarningText(const char* text) override { add_if_error(text); }
@@ -110,7 +110,7 @@ private:
     vtkNew<Window> window_;
 };
 
-/// VTK writes `ERROR: In file, line n\nvtkReader (0x...): what happened\n\n`: only what happened.
+/// Extracts what happened from VTK's `ERROR: In file, line n\nvtkReader (0x...): what happened\n\n`.
 std::string essence(const std::string& message)
 {
     const std::size_t colon = message.find("): ");
@@ -348,7 +348,7 @@ CompositeFormat composite_format(const std::filesystem::path& path)
 
 #ifdef MESHARD_WITH_VTK_COMPOSITES
 
-/// Turns off the messages that libraries used by VTK print to stderr.
+/// Throws IoError unless the file begins as its format requires.
 void require_beginning(CompositeFormat format, const std::filesystem::path& path, const std::string& where)
 {
     const auto file = MappedFile::open(path, "read_mesh");
@@ -362,7 +362,7 @@ void require_beginning(CompositeFormat format, const std::filesystem::path& path
         throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
 }
 
-/// A guard: while it lives, stderr is redirected to /dev/null, since netCDF, Exodus and CGNS write to it themselves.
+/// A guard: redirects stderr to /dev/null, since netCDF, Exodus and CGNS write to it themselves.
 class SilentStderr {
 public:
     SilentStderr() : saved_(::dup(STDERR_FILENO))
@@ -410,7 +410,7 @@ vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std
     return reader;
 }
 
-/// The last of the file's times, or the wanted one; nothing if it has none.
+/// The last of the file's times, or the wanted one; none if it has no times.
 std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wanted, const std::string& where)
 {
     vtkInformation* info = reader.GetOutputInformation(0);
@@ -428,7 +428,7 @@ std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wa
                   std::to_string(times[count - 1]) + ".");
 }
 
-/// Rows of characters end in 0; what follows is memory that VTK 9.1 has not set.
+/// Rows of characters end in 0; VTK 9.1 does not initialise the rest.
 void clear_after_text(DataArray& array)
 {
     if (array.type() != ScalarType::Int8 && array.type() != ScalarType::UInt8) return;

@@ -21,7 +21,7 @@ namespace meshard {
 
 namespace {
 
-constexpr std::uint8_t duplicate_bit = 1;  // of vtkGhostType: another piece has this row as its own
+constexpr std::uint8_t duplicate_bit = 1;  // in vtkGhostType: another piece owns the row
 
 std::vector<bool> duplicates(const std::vector<DataArray>& arrays, std::int64_t num_rows)
 {
@@ -69,7 +69,8 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
     return cells;
 }
 
-/// What is wrong with ids that name points: two rows of one id that are at different places; empty if there are none. `rows` are sorted by id.
+/// Describes invalid point ids: two rows with one id at different positions; empty if there are none. `rows` are sorted
+/// by id.
 std::string difference_of_places(const DataArray& points, std::span<const std::int32_t> rows, std::span<const std::int64_t> ids)
 {
     return with_scalar_type(points.type(), [&]<class T>() -> std::string {
@@ -82,7 +83,7 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
         for (std::size_t i = 1; i < rows.size(); ++i) {
             const auto a = place(rows[i - 1]), b = place(rows[i]);
             if (ids[rows[i]] != ids[rows[i - 1]] || std::ranges::equal(a, b)) continue;
-            if (tolerance < 0) {  // copies of a point that moves may differ by rounding
+            if (tolerance < 0) {  // copies of a moving point may differ by rounding
                 double square = 0;
                 for (std::size_t axis = 0; axis < 3; ++axis) {
                     double least = std::numeric_limits<double>::infinity(), most = -least;
@@ -102,7 +103,8 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
     });
 }
 
-/// Merges all copies of a point: cells use the row that owns it. Returns the rows that are kept, in the order of the result.
+/// Merges all copies of a point: cells use the row that owns it. Returns the rows that are kept, in the order of the
+/// result.
 std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32_t>& cells, const std::string& where, const ReadOptions& options)
 {
     const auto is_duplicate = duplicates(mesh.point_data, mesh.num_points());

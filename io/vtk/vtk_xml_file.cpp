@@ -37,7 +37,7 @@ bool scalar_type_from_name(std::string_view name, ScalarType& type)
     return false;
 }
 
-/// The name of the UTF-16 that a document is in: by its byte order mark, or by '<' as its first character.
+/// The name of the UTF-16 encoding of a document: by its byte order mark, or by '<' as its first character.
 std::string_view utf16_of(std::string_view text)
 {
     if (text.starts_with("\xFF\xFE") || text.starts_with(std::string_view("<\0", 2))) return "UTF-16LE";
@@ -45,7 +45,7 @@ std::string_view utf16_of(std::string_view text)
     return {};
 }
 
-/// Whether the values of an array are text, as without any format.
+/// Returns whether the values of an array are text, as they are without any format.
 bool is_ascii(const XmlElement& element)
 {
     const auto* format = element.attribute("format");
@@ -217,7 +217,7 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
 
 VtkXmlFile::Encoded VtkXmlFile::find_encoded(const XmlElement& element, const std::string& name) const
 {
-    // Some writers break base64 into lines; those that do, do so early.
+    // Some writers break base64 into lines; then the first break comes early.
     const auto base64 = [&](std::string_view text) -> Encoded {
         constexpr std::size_t longest_line = 4096;
         if (text.substr(0, longest_line).find_first_of(kXmlBlanks) == std::string_view::npos) return {text, true, element.own_text};
@@ -238,7 +238,7 @@ VtkXmlFile::Encoded VtkXmlFile::find_encoded(const XmlElement& element, const st
     return {appended_.substr(*offset), false, nullptr};
 }
 
-// Words first ... first + count - 1 of the header in front of an array, decoding only what they take.
+// Decodes the words first ... first + count - 1 of the header before an array, and only their characters.
 std::vector<std::uint64_t> VtkXmlFile::read_words(const Encoded& encoded, std::size_t first, std::size_t count, const std::string& name) const
 {
     const std::size_t end = (first + count) * word_size_;
@@ -269,7 +269,7 @@ VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string
 
     const std::uint64_t size = read_words(encoded, 0, 1, name)[0];
     if (size == 0) return {};
-    // Some writers encode header and values together, others each by itself: then the header's last group is padded.
+    // Some writers encode header and values together, others separately: then the header's last group is padded.
     const std::size_t header_length = base64_length(word_size_);
     const bool is_apart = encoded.base64 && encoded.text[header_length - 3 + word_size_ % 3] == '=';
     const std::string_view all = is_apart ? encoded.text.substr(header_length) : encoded.text;
@@ -331,7 +331,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
         const std::uint64_t expected = i + 1 < num_blocks ? block_size : last_size;
         thread_local std::vector<std::byte> decoded;
         const auto* block = reinterpret_cast<const std::byte*>(blocks.data()) + begins[i];
-        if (encoded.base64) {  // the groups of four characters in which the block lies
+        if (encoded.base64) {  // the groups of four characters that contain the block
             const std::size_t first_group = begins[i] / 3, end_group = (begins[i] + words[3 + i] + 2) / 3;
             decoded.resize((end_group - first_group) * 3);
             const std::string_view text = blocks.substr(first_group * 4, (end_group - first_group) * 4);
@@ -361,7 +361,8 @@ VtkXmlFile::Payload VtkXmlFile::parse_ascii(std::string_view text, ScalarType ty
     });
 }
 
-// Texts are written as the numbers of their bytes, each text ending in 0; bytes from 128 on are negative where characters have signs.
+// Texts are written as the numbers of their bytes, each text ending in 0; bytes from 128 on are negative if the
+// writer's characters are signed.
 VtkXmlFile::Payload VtkXmlFile::parse_ascii_texts(std::string_view text, const std::string& name) const
 {
     auto bytes = std::make_shared<std::vector<std::byte>>();
@@ -376,7 +377,7 @@ VtkXmlFile::Payload VtkXmlFile::parse_ascii_texts(std::string_view text, const s
     return {bytes->data(), bytes->size(), bytes};
 }
 
-// Bits are numbers in text, else eight a byte, the first the highest. `num_values` below 0: as many as there are.
+// Bits are numbers in text, otherwise eight in a byte, the first one highest. `num_values` below 0: all that there are.
 VtkXmlFile::Payload VtkXmlFile::read_bits(const XmlElement& element, std::int64_t num_values, const std::string& name) const
 {
     auto values = std::make_shared<std::vector<std::uint8_t>>();

@@ -17,20 +17,21 @@
 
 namespace meshard {
 
-/// A VTK XML file: its elements, and the values of its arrays however they are encoded (ascii, base64 or appended; little or
-/// big endian; uncompressed, zlib, lz4 or lzma).
+/// A VTK XML file: its elements, and the values of its arrays in any encoding (ascii, base64 or appended; little or big
+/// endian; uncompressed, zlib, lz4 or lzma).
 ///
-/// Everything is checked before it is used: that the file is complete, that blocks are inside of it, that they have as many values as
-/// the elements declare. Arrays that need no decoding are views into the file, others are decoded.
+/// Everything is checked before it is used: that the file is complete, that blocks are inside it, and that they have as
+/// many values as the elements declare. Arrays that need no decoding are views into the file, others are decoded.
 class VtkXmlFile {
 public:
     /// @throws IoError if the file is missing, truncated, or no VTK XML file.
     explicit VtkXmlFile(const std::filesystem::path& path);
-    VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file);  ///< of that path, mapped already
+    /// For a file that is mapped already.
+    VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file);
 
     const XmlElement& root() const { return root_; }
     const std::string& type() const { return type_; }    ///< `UnstructuredGrid`, `PPolyData`, ...
-    const std::string& where() const { return where_; }  ///< begins every message: `read_mesh: car.vtp`
+    const std::string& where() const { return where_; }  ///< beginning of every message: `read_mesh: car.vtp`
     bool is_at_least(int major, int minor) const;        ///< whether the file's version is that or later
     bool has_known_compressor() const;                   ///< none, zlib, or lz4 and lzma where this build has them
     const std::string& compressor() const { return compressor_; }
@@ -44,15 +45,15 @@ public:
     /// The values of a <DataArray> or <Array>; of type Bit as UInt8. @throws IoError if it has not `num_rows` rows (-1: as many as it has).
     DataArray read_array(const XmlElement& element, std::int64_t num_rows) const;
 
-    /// The times of which the file has arrays (`TimeValues` of the element `type()`); most files have none.
+    /// The times for which the file has arrays (`TimeValues` of the element `type()`); most files have none.
     const std::vector<double>& times() const { return times_; }
-    std::size_t time_step() const { return time_step_; }  ///< of `times()`, 0 before `choose_time`
-    void choose_time(double wanted);                      ///< @throws IoError if the file has times and this is none of them
+    std::size_t time_step() const { return time_step_; }  ///< index in `times()`, 0 before `choose_time`
+    void choose_time(double wanted);                      ///< @throws IoError if the file has times but not this one
 
-    /// Whether an element belongs to `time_step()`, as those do that belong to no step (attribute `TimeStep`).
+    /// Returns whether an element belongs to `time_step()`, or to no step (attribute `TimeStep`).
     bool is_of_time_step(const XmlElement& element) const;
 
-    /// A sentence without its end for each thing in the file that is read in another way than it is written.
+    /// A sentence without its full stop for each part of the file that is read in another way than it is written.
     const std::vector<std::string>& warnings() const { return warnings_; }
 
     [[noreturn]] void fail(const std::string& what) const;
@@ -68,7 +69,7 @@ private:
     struct Encoded {
         std::string_view text;
         bool base64 = false;
-        std::shared_ptr<const std::string> own_text;  // what `text` is a view of if that is no part of the file
+        std::shared_ptr<const std::string> own_text;  // memory of `text` if it is not part of the file
     };
 
     Encoded find_encoded(const XmlElement& element, const std::string& name) const;
@@ -83,7 +84,7 @@ private:
 
     std::string where_;
     std::shared_ptr<const MappedFile> file_;
-    std::shared_ptr<const std::string> converted_;  // the document as UTF-8 where the file is UTF-16
+    std::shared_ptr<const std::string> converted_;  // the document as UTF-8 if the file is UTF-16
     XmlElement root_;
     std::vector<std::string> warnings_;
     std::vector<double> times_;

@@ -16,7 +16,7 @@ namespace meshard {
 
 namespace {
 
-/// The connectivity and offsets of `num_cells` cells; `what` names them in messages.
+/// Reads the connectivity and offsets of `num_cells` cells; `what` is their name in messages.
 Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const DataArray& offsets, std::int64_t num_points, const std::string& what)
 {
     const std::int64_t num_cells = offsets.num_rows();
@@ -90,7 +90,7 @@ bool has_named(const XmlElement& parent, std::string_view name)
     });
 }
 
-/// The layout of VTK 9.4 and later: a table of faces (points of each), and a table of the faces of each cell.
+/// Reads the layout of VTK 9.4 and later: a table of faces (points of each), and a table of the faces of each cell.
 Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types, std::int64_t num_points)
 {
     const Csr faces =
@@ -114,7 +114,8 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
     return streams;
 }
 
-/// Arrays `faces` (streams end to end) and `faceoffsets` (where each cell's ends; -1 for cells that are no polyhedra).
+/// Reads the arrays `faces` (concatenated streams) and `faceoffsets` (the end of each cell's stream; -1 for cells that
+/// are no polyhedra).
 Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types, std::int64_t num_points)
 {
     if (!has_named(element, "faces") && has_named(element, "face_connectivity")) return read_face_tables(file, element, types, num_points);
@@ -380,7 +381,8 @@ Mesh read_vtk_xml(const VtkXmlFile& file)
     std::vector<Mesh> pieces;
     for (const XmlElement& element : grid.children)
         if (element.name == "Piece") pieces.push_back(read_piece_element(file, element, kind));
-    if (pieces.empty() && grid.attribute("NumberOfPoints") != nullptr) pieces.push_back(read_piece_element(file, grid, kind));  // as VTK does
+    // As in VTK.
+    if (pieces.empty() && grid.attribute("NumberOfPoints") != nullptr) pieces.push_back(read_piece_element(file, grid, kind));
     if (pieces.empty()) {
         pieces.emplace_back();
         pieces.back().kind = kind;
@@ -395,7 +397,7 @@ Mesh read_vtk_xml(const VtkXmlFile& file)
 Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
 {
     std::vector<DataArray> field_data = meshes.front().field_data;
-    // Writers leave the arrays out of pieces without rows.
+    // Writers omit the arrays in pieces without rows.
     if (meshes.size() > 1) {
         Mesh first = meshes.front();
         std::erase_if(meshes, [](const Mesh& mesh) { return mesh.num_points() == 0; });

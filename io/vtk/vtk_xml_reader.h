@@ -11,26 +11,26 @@
 
 namespace meshard {
 
-/// Reads the serial data set of an open file: `UnstructuredGrid` or `PolyData`, of one or several <Piece>s.
+/// Reads the serial data set of an open file: `UnstructuredGrid` or `PolyData`, with one or several <Piece>s.
 /// @throws IoError if it is of another type or damaged.
 Mesh read_vtk_xml(const VtkXmlFile& file);
 
-/// The arrays of a <PointData>, <CellData> or <FieldData> with their roles; none for null.
+/// The arrays of a <PointData>, <CellData> or <FieldData> with their roles; empty for null.
 /// @throws IoError if one has not `num_rows` rows (-1: any number).
 std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement* group, std::int64_t num_rows);
 
-/// The rows of several meshes one after another; points are not merged. A surface's cells keep VTK's order: the vertices of
+/// Concatenates the rows of several meshes; points are not merged. A surface's cells keep VTK's order: the vertices of
 /// all meshes, then lines, polygons, strips. Field data are those of the first mesh.
-/// @throws IoError, beginning with `where`, if two meshes that are not empty differ in their arrays.
+/// @throws IoError, with a message that begins with `where`, if two non-empty meshes differ in their arrays.
 Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where);
 
 /// Rank of a cell's type in the order of polygonal data: 0 vertices, 1 lines, 2 polygons, 3 strips; -1 for other types.
 int polydata_group(std::uint8_t cell_type);
 
-/// The type that polygonal data give a cell of `group` with that many points.
+/// The type of a cell of `group` with that number of points in polygonal data.
 std::uint8_t polydata_cell_type(int group, std::int64_t num_points);
 
-/// Makes `array` the last of `arrays`. @throws IoError, beginning with `where`, if there is one of that name.
+/// Appends `array` to `arrays`. @throws IoError, with a message that begins with `where`, if there is one of that name.
 void add_array(std::vector<DataArray>& arrays, DataArray array, const std::string& where);
 
 /// VTK's names of the roles that arrays can have, e.g. `Scalars`, in the order in which its files list them.

@@ -21,10 +21,11 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-/// The values of one array as they are written, converted piece by piece so that no second copy of the whole array is needed.
+/// The values of one array to write, converted piece by piece so that the whole array is never copied.
 struct Block {
     std::uint64_t size = 0;
-    /// The bytes from `begin` on, `count` of them, both multiples of 8 but at the end; `scratch` may hold them.
+    /// Returns `count` bytes from `begin` on, both multiples of 8 except at the end; it may use the memory of
+    /// `scratch`.
     std::function<Bytes(std::size_t begin, std::size_t count, std::vector<std::byte>& scratch)> run;
 };
 
@@ -45,7 +46,7 @@ Block block_of(const DataArray& array)
     return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) { return std::as_bytes(std::span(*all)).subspan(begin, count); }};
 }
 
-/// Integers less `minus`, as `To`.
+/// Integers minus `minus`, as `To`.
 template <class To>
 Block converted(std::span<const std::int64_t> values, std::int64_t minus)
 {
@@ -68,7 +69,8 @@ Block converted(std::span<const std::int32_t> values)
             }};
 }
 
-/// VTK's layout: number of blocks, their size, the size of a shorter last one, compressed sizes; then the blocks, each by itself.
+/// VTK's layout: number of blocks, their size, the size of a shorter last one, compressed sizes; then the compressed
+/// blocks.
 std::vector<std::vector<std::byte>> compressed(const Block& block, Compression compression)
 {
     constexpr std::size_t block_size = std::size_t{1} << 18;
@@ -182,7 +184,8 @@ private:
         }
     }
 
-    /// Rows as VTK reads them: all entries, and where each row ends less `minus`. Both of one type, as narrow as the largest end allows.
+    /// Adds rows in VTK's form: all entries, and the end of each row minus `minus`. Both have one type, as narrow as
+    /// the largest end allows.
     void add_rows(const char* entries_name, std::span<const std::int32_t> entries, const char* ends_name, std::span<const std::int64_t> ends,
                   std::int64_t minus)
     {
@@ -319,9 +322,10 @@ std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::pat
                                                       const WriteOptions& options)
 {
     const MeshKind kind = named.extension() == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
-    const auto path = file_to_write(named);  // pieces lie beside the index itself, not beside a link to it
+    const auto path = file_to_write(named);  // pieces are beside the index itself, not beside a link to it
     std::error_code ignored;
-    std::filesystem::remove(path, ignored);  // an older one would name pieces of two meshes meanwhile
+    // While pieces are replaced, an older index would list pieces of two meshes.
+    std::filesystem::remove(path, ignored);
     std::vector<std::filesystem::path> written;
     std::vector<std::string> sources;
     try {

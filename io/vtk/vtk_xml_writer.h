@@ -12,7 +12,8 @@
 
 namespace meshard {
 
-/// Attributes of an array in a file and in the index of a parallel one: type, name and components, each after a blank.
+/// Declares an array in a file, or in the index of a parallel one: the attributes type, name and components, each after
+/// a blank.
 std::string vtk_declaration(const DataArray& array);
 
 /// Writes `mesh` as VTK XML with appended raw data: an unstructured grid, or polygonal data for `MeshKind::Surface`.
@@ -20,12 +21,13 @@ std::string vtk_declaration(const DataArray& array);
 /// mapped. Cells of a surface must be in VTK's order. Atomic. @throws InvalidInput, IoError
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options);
 
-/// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays that all pieces have,
-/// `sources` are the pieces' paths relative to the index. @throws IoError
+/// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays of all pieces,
+/// `sources` are the pieces' paths relative to the index.
+/// @throws IoError
 void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers);
 
-/// Writes `pieces` as `<stem>_0000.vtu`, ... beside the index `path` (.pvtu or .pvtp), which comes last: on failure nothing is left, and a
-/// run that was killed leaves no index. All pieces have the same arrays.
+/// Writes `pieces` as `<stem>_0000.vtu`, ... beside the index `path` (.pvtu or .pvtp), which is written last: on
+/// failure nothing is left, and a killed run leaves no index. All pieces must have the same arrays.
 /// @return the files that were written. @throws InvalidInput, IoError
 std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& path, std::span<const Mesh> pieces, std::int32_t num_ghost_layers,
                                                       const WriteOptions& options);

@@ -19,13 +19,13 @@ namespace meshard {
 /// @throws IoError if it is damaged, of another type, or this build has no HDF5.
 std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const ReadOptions& options);
 
-/// The partitions of an unstructured grid or polygonal data, as they are.
+/// Reads the partitions of an unstructured grid or polygonal data without merging them.
 std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
 
-/// The arrays of a file of one partition, as views into the file.
+/// The arrays of a file with one partition, as views into the file.
 struct VtkHdfArrays {
     struct Cells {
-        int polydata_group = -1;          ///< as `polydata_group`; -1 for an unstructured grid
+        int polydata_group = -1;          ///< rank as in `polydata_group`; -1 for an unstructured grid
         DataArray offsets, connectivity;  ///< one offset more than cells
     };
     MeshKind kind = MeshKind::Unstructured;
@@ -34,8 +34,9 @@ struct VtkHdfArrays {
     std::vector<DataArray> point_data, cell_data, field_data;
 };
 
-/// Views into `file`, which is the file at `path`.
-/// @throws IoError, beginning with `where`, if a data set cannot be mapped, or there are several partitions, steps in time or polyhedra.
+/// Maps the arrays as views into `file`, the mapping of `path`.
+/// @throws IoError, with a message that begins with `where`, if a data set cannot be mapped, or there are several
+/// partitions, steps in time or polyhedra.
 VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file, const std::string& where);
 
 /// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version is the

@@ -28,12 +28,12 @@ std::int64_t sum_of(const Counts& counts, std::int64_t first, std::int64_t count
     return std::accumulate(counts.begin() + first, counts.begin() + first + count, std::int64_t{0});
 }
 
-/// The step of a series that is read: rows at which its parts, points, cells and so on begin.
+/// The step of a series to read: first rows of its parts, points, cells and so on.
 struct Step {
     std::optional<double> time;
     std::int64_t index = 0, first_part = 0, num_parts = 0;
     std::int64_t first_point = 0;
-    std::array<std::int64_t, 4> first_cell{}, first_entry{};  // of an unstructured grid only the first
+    std::array<std::int64_t, 4> first_cell{}, first_entry{};  // for an unstructured grid only the first
 };
 
 class VtkHdfReader {
@@ -157,7 +157,8 @@ private:
         }
     }
 
-    /// Cells of one part. Each part has one offset more than cells, so that part p's begin at its first cell + p.
+    /// Reads the cells of one part. Each part has one offset more than cells, so that those of part p begin at its
+    /// first cell + p.
     Csr read_cells(const Hdf5Group& group, std::int64_t part, std::int64_t first_cell, std::int64_t num_cells, std::int64_t first_entry,
                    std::int64_t num_entries, std::int64_t num_points, const char* offsets_name, const char* entries_name) const
     {
@@ -275,7 +276,7 @@ private:
                     array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
             arrays.push_back(std::move(array));
         }
-        // HDF5 lists members by name; their original order is stored separately.
+        // HDF5 lists members by name; the original order is stored separately.
         if (const auto order = group.text_attribute("ArrayOrder"))
             std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) { return ("\n" + *order + "\n").find("\n" + array.name() + "\n"); });
         return arrays;

@@ -57,7 +57,7 @@ private:
         group.write(name, {&array}, Compression::None);
     }
 
-    /// Rows `first(mesh)` ... `first(mesh) + count(mesh) - 1` of the pieces' cells.
+    /// Writes the rows `first(mesh)` ... `first(mesh) + count(mesh) - 1` of the pieces' cells.
     template <class First, class Count>
     void write_cells(const Hdf5Group& group, First&& first, Count&& count) const
     {
@@ -175,7 +175,7 @@ private:
     Compression compression_;
 };
 
-/// Bytes of a file without compression, and a little for HDF5's own.
+/// Upper bound of the bytes of a file without compression, with some for HDF5's own data.
 std::uint64_t size_bound(Pieces pieces)
 {
     std::uint64_t size = 1 << 16;

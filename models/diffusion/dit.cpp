@@ -40,19 +40,19 @@ torch::nn::LayerNorm channel_norm(std::int64_t num_channels, bool affine, double
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}).elementwise_affine(affine).eps(epsilon));
 }
 
-/// An empty module, which gives its children a common prefix.
+/// Makes an empty module, whose name prefixes those of its children.
 std::shared_ptr<torch::nn::Module> group()
 {
     return std::make_shared<torch::nn::Module>();
 }
 
-/// (B, C) beside tokens (B, rows, columns, C).
+/// Reshapes (B, C) so that it broadcasts to tokens (B, rows, columns, C).
 torch::Tensor for_all_tokens(const torch::Tensor& vectors)
 {
     return vectors.unsqueeze(1).unsqueeze(1);
 }
 
-/// Layer norm without weights, then scaled and shifted.
+/// Layer norm without weights, followed by a scale and a shift.
 torch::Tensor modulated(const torch::Tensor& tokens, const torch::Tensor& shift, const torch::Tensor& scale, double epsilon)
 {
     return torch::layer_norm(tokens, {tokens.size(-1)}, {}, {}, epsilon) * (1 + for_all_tokens(scale)) + for_all_tokens(shift);
@@ -66,14 +66,15 @@ torch::nn::Sequential modulation(std::int64_t in, std::int64_t out)
     return layers;
 }
 
-/// Frequencies 1 to 1 / max_positions in single precision, as the reference computes them.
+/// Frequencies from 1 to 1 / max_positions, computed in single precision as in the reference.
 torch::Tensor time_frequencies(std::int64_t count, std::int64_t divisor, std::int64_t max_positions)
 {
     const auto exponents = torch::arange(count, torch::kFloat) / static_cast<double>(divisor);
     return torch::pow(1.0 / static_cast<double>(max_positions), exponents);
 }
 
-/// A linear layer of EDM's networks, whose initial weights are Xavier's and biases zero; it draws numbers for both.
+/// A linear layer of EDM's networks: Xavier's initial weights, zero biases. It draws numbers for both, as in the
+/// reference.
 torch::nn::Linear edm_linear(std::int64_t in, std::int64_t out)
 {
     torch::nn::Linear layer(in, out);
@@ -115,7 +116,8 @@ DitAttentionImpl::DitAttentionImpl(const DitOptions& options) : options_(options
     proj_ = place->register_module("proj", torch::nn::Linear(dim, dim));
 
     if (!options.has_rotations()) return;
-    const auto half = options.head_dim() / 2;  // of the channels turn by the row, the others by the column
+    // Number of channels that are rotated by the row; the others are rotated by the column.
+    const auto half = options.head_dim() / 2;
     const auto frequencies = torch::pow(attention.rope_theta, -torch::arange(0, half, 2, torch::kFloat) / static_cast<double>(half));
     const auto [rows, columns] = options.tokens();
     const auto angles = [&](std::int64_t count) { return torch::arange(count, torch::kFloat).unsqueeze(1) * frequencies; };
@@ -127,7 +129,7 @@ DitAttentionImpl::DitAttentionImpl(const DitOptions& options) : options_(options
     sin_ = table([](const torch::Tensor& angle) { return angle.sin(); });
 }
 
-/// Turns each pair of adjacent channels by its token's angle, in single precision or wider.
+/// Rotates each pair of adjacent channels by its token's angle, in single precision or wider.
 torch::Tensor DitAttentionImpl::rotated(const torch::Tensor& vectors)
 {
     if (cos_.device() != vectors.device()) {
@@ -180,13 +182,15 @@ DitBlockImpl::DitBlockImpl(const DitOptions& options, double drop_path_rate) : o
     mlp_ = linear->register_module("layers", torch::nn::Sequential());
     mlp_->push_back(torch::nn::Linear(dim, hidden));
     mlp_->push_back(torch::nn::GELU(torch::nn::GELUOptions().approximate("tanh")));
-    if (block.mlp_drop_rate > 0) mlp_->push_back(torch::nn::Dropout(block.mlp_drop_rate));  // moves the names of what follows, as in the reference
+    // Changes the parameter names of later layers, as in the reference.
+    if (block.mlp_drop_rate > 0) mlp_->push_back(torch::nn::Dropout(block.mlp_drop_rate));
     mlp_->push_back(torch::nn::Linear(hidden, dim));
     if (block.mlp_drop_rate > 0 && block.final_mlp_dropout) mlp_->push_back(torch::nn::Dropout(block.mlp_drop_rate));
     modulation_ = register_module("adaptive_modulation", modulation(dim, 6 * dim));
 }
 
-/// Zero for the samples that skip the block in training, and scaled up for the others (Huang et al. 2016, Deep networks with stochastic depth).
+/// The gate with zeros for the samples that skip the block in training, and scaled up for the others (Huang et al.
+/// 2016, Deep networks with stochastic depth).
 torch::Tensor DitBlockImpl::path(const torch::Tensor& gate) const
 {
     if (!is_training() || drop_path_rate_ == 0) return gate;
@@ -322,7 +326,7 @@ void DitImpl::check_inputs(const torch::Tensor& image, const torch::Tensor& time
     if (dropout && !options_.block.intermediate_dropout) checks.refuse("a dropout rate is given, but block_kwargs has no intermediate_dropout.");
 }
 
-/// Time and condition as one vector, (B, C).
+/// Embeds time and condition in one vector, (B, C).
 torch::Tensor DitImpl::embedded(const torch::Tensor& time, const torch::Tensor& condition)
 {
     const auto angles = time.to(frequencies_.scalar_type()).unsqueeze(1) * frequencies_;
@@ -335,7 +339,7 @@ torch::Tensor DitImpl::embedded(const torch::Tensor& time, const torch::Tensor& 
     return map_layer1_(torch::silu(map_layer0_(waves)));
 }
 
-/// (B, rows, columns, 1) of the tokens: one where any pixel is invalid.
+/// (B, rows, columns, 1) for the tokens: one if any pixel of the patch is invalid.
 torch::Tensor DitImpl::invalid_tokens(const torch::Tensor& mask, const torch::Tensor& tokens) const
 {
     if (!mask.defined()) return {};
@@ -367,7 +371,8 @@ torch::Tensor DitImpl::forward(const torch::Tensor& image, const torch::Tensor& 
     auto tokens = patches.permute({0, 2, 3, 1});  // (B, rows, columns, C)
     if (positions_.defined()) tokens = tokens + positions_.unflatten(1, tokens.sizes().slice(1, 2));
     const auto invalid = invalid_tokens(invalid_mask, tokens);
-    // The activation with which each modulation begins, once for all of them: so that their gradients are added before ranks sum them.
+    // The activation that starts every modulation is computed once, so that its gradients are added before ranks sum
+    // them.
     const auto c = torch::silu(embedded(time, condition));
     for (const auto& module : *blocks_) {
         auto& block = *module->as<DitBlock>();

@@ -17,13 +17,13 @@
 
 namespace meshard {
 
-/// Attention of the tokens of a grid, (B, rows, columns, C) to the same shape: of all to all (`timm`), or of each to those in a window around it (`natten2d`,
-/// with positions as rotations of queries and keys `natten2d_rope`).
+/// Attention among the tokens of a grid, (B, rows, columns, C) to the same shape: of all to all (`timm`), or of each to
+/// those in a window around it (`natten2d`; `natten2d_rope` also rotates queries and keys by their positions).
 class DitAttentionImpl : public torch::nn::Module {
 public:
     explicit DitAttentionImpl(const DitOptions& options);
 
-    /// @param invalid   (B, rows, columns, 1), one where the mask token takes a token's place; undefined for none
+    /// @param invalid   (B, rows, columns, 1), one where the mask token replaces a token; undefined for none
     torch::Tensor forward(torch::Tensor tokens, const torch::Tensor& invalid);
 
 private:
@@ -38,14 +38,15 @@ private:
 };
 TORCH_MODULE(DitAttention);
 
-/// Attention and an MLP, each on normalised tokens that the condition scales and shifts, and scaled by it again before they are added (adaLN-Zero).
+/// Attention and an MLP, each on normalised tokens that the condition scales and shifts; the condition also scales
+/// their results before they are added (adaLN-Zero).
 class DitBlockImpl : public torch::nn::Module {
 public:
     DitBlockImpl(const DitOptions& options, double drop_path_rate);
 
     /// @param tokens      (B, rows, columns, C)
     /// @param condition   (B, C)
-    /// @param dropout     of the attention's input, in training
+    /// @param dropout     dropout rate of the attention's input, in training
     torch::Tensor forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid, std::optional<double> dropout);
 
 private:
@@ -58,15 +59,16 @@ private:
 };
 TORCH_MODULE(DitBlock);
 
-/// Diffusion transformer of images (Peebles and Xie 2023, Scalable diffusion models with transformers), with the parameters of PhysicsNeMo's `DiT`: patches
-/// become tokens, pass through blocks that time and condition modulate, and become patches again.
+/// Diffusion transformer for images (Peebles and Xie 2023, Scalable diffusion models with transformers), with the
+/// parameters of PhysicsNeMo's `DiT`: patches become tokens, pass through blocks that time and condition modulate, and
+/// become patches again.
 ///
-/// Images may be cut along rows and columns, best at multiples of the patch: then a block of `natten2d` receives the keys and values that its windows reach on
-/// other ranks in one message for each cut axis, one of `timm` sends its keys and values around the ring, and all else is local. Time and condition are the
-/// same on every rank.
+/// Images may be sharded along rows and columns, best at multiples of the patch: a block of `natten2d` then receives
+/// the keys and values in its windows from other ranks, in one message for each cut axis; one of `timm` sends its keys
+/// and values around the ring; all else is local. Time and condition must be equal on every rank.
 class DitImpl : public torch::nn::Module, public HasMemoryModes {
 public:
-    /// Initial values as the reference draws them from LibTorch's default generator.
+    /// Initial values are drawn as in the reference, from LibTorch's default generator.
     /// @throws InvalidInput as `DitOptions::validate`.
     explicit DitImpl(DitOptions options);
 
@@ -74,9 +76,9 @@ public:
     /// @param time           (B)
     /// @param condition      (B, condition_dim); may be undefined
     /// @param invalid_mask   (B, rows, columns) or (B, 1, rows, columns), not zero where a pixel is invalid; with use_nan_mask_tokens, may be undefined
-    /// @param dropout        rate of the attentions' inputs in training; with block_kwargs intermediate_dropout
+    /// @param dropout        dropout rate of the attentions' inputs in training; with block_kwargs intermediate_dropout
     /// @return               (B, out_channels, rows, columns)
-    /// @throws InvalidInput for other shapes, and for an argument that the model does not take
+    /// @throws InvalidInput for other shapes, and for an argument that the model does not have
     torch::Tensor forward(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition = {}, const torch::Tensor& invalid_mask = {},
                           std::optional<double> dropout = std::nullopt);
 
@@ -97,7 +99,7 @@ private:
     MemoryMode memory_ = MemoryMode::Stored;
     torch::nn::Conv2d patches_{nullptr};
     torch::Tensor positions_;    // (1, rows * columns, C)
-    torch::Tensor frequencies_;  // of the time
+    torch::Tensor frequencies_;  // frequencies of the time embedding
     torch::nn::Sequential time_mlp_{nullptr};
     torch::nn::Linear map_condition_{nullptr}, map_layer0_{nullptr}, map_layer1_{nullptr};
     torch::nn::Linear output_projection_{nullptr};

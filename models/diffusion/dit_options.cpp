@@ -10,7 +10,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kDit = "DiT";
 
-/// A nested argument: written only where it is not the default.
+/// Declares a nested argument, which is written only if it is not the default.
 template <class Options>
 Option<Options> nested(const char* name, OptionMember<Options> member, const char* meaning, OptionBounds bounds = {}, const char* none = "")
 {
@@ -47,7 +47,7 @@ const OptionTable<DitOptions>& dit_table()
     return table;
 }
 
-/// The arguments of the tokenizer and detokenizer have no structs of their own.
+/// The arguments of the tokenizer and the detokenizer are members of DitOptions itself.
 const OptionTable<DitOptions>& detokenizer_table()
 {
     using O = DitOptions;
@@ -106,7 +106,7 @@ const OptionTable<DitAttentionOptions>& window_table()
     return table;
 }
 
-/// Takes the object `name` out of the arguments; an empty one if it is absent or null.
+/// Removes the object `name` from the arguments and returns it; an empty one if it is absent or null.
 Json taken(Json& arguments, const char* name)
 {
     const auto found = arguments.find(name);
@@ -117,14 +117,14 @@ Json taken(Json& arguments, const char* name)
     return object;
 }
 
-/// Arguments that do not change a number where they have these values, and that are not known otherwise.
+/// Removes arguments that have no effect with these values, so that only other values are reported as unknown.
 void drop_neutral(Json& arguments, const char* name, const Json& neutral)
 {
     const auto found = arguments.find(name);
     if (found != arguments.end() && (found->is_null() || *found == neutral)) arguments.erase(found);
 }
 
-/// Norms, numbers and shapes of two axes: one number stands for both.
+/// Checks a list of one number for each of two axes, or one for both.
 void require_one_or_two(const char* name, const std::vector<std::int64_t>& values)
 {
     if (values.size() != 1 && values.size() != 2) {
@@ -178,7 +178,7 @@ void DitOptions::validate() const
 DitOptions dit_options(const nlohmann::json& arguments)
 {
     auto rest = arguments;
-    if (const auto old = rest.find("timestep_embed_kwargs"); old != rest.end()) {  // its name in files of version 0.1.0
+    if (const auto old = rest.find("timestep_embed_kwargs"); old != rest.end()) {  // the name in files of version 0.1.0
         if (!rest.contains("conditioning_embedder_kwargs")) rest["conditioning_embedder_kwargs"] = *old;
         rest.erase("timestep_embed_kwargs");
     }

@@ -12,11 +12,11 @@ namespace meshard {
 
 /// Arguments of DiT's conditioning embedder (`conditioning_embedder_kwargs`).
 struct DitEmbedderOptions {
-    std::int64_t max_positions = 10000;  ///< the slowest of the frequencies of the time is 1 / max_positions
-    std::int64_t freq_embed_dim = 0;     ///< sines and cosines of the embedder `dit`; 0: hidden_size
-    std::int64_t mlp_hidden_dim = 0;     ///< hidden channels of its MLP; 0: twice hidden_size
-    std::int64_t emb_channels = 0;       ///< of the embedder `edm`: hidden_size
-    std::int64_t noise_channels = 0;     ///< sines and cosines of the embedder `edm`
+    std::int64_t max_positions = 10000;  ///< the lowest frequency of the time embedding is 1 / max_positions
+    std::int64_t freq_embed_dim = 0;     ///< number of sines and cosines in the embedder `dit`; 0: hidden_size
+    std::int64_t mlp_hidden_dim = 0;     ///< hidden channels of the embedder's MLP; 0: twice hidden_size
+    std::int64_t emb_channels = 0;       ///< in the embedder `edm`; 0: hidden_size
+    std::int64_t noise_channels = 0;     ///< number of sines and cosines in the embedder `edm`
 };
 
 /// Arguments of DiT's blocks (`block_kwargs`).
@@ -29,7 +29,7 @@ struct DitBlockOptions {
     bool intermediate_dropout = false;
 };
 
-/// Arguments of DiT's attention (`attn_kwargs`): of `timm` the first three, of `natten2d` and `natten2d_rope` the others.
+/// Arguments of DiT's attention (`attn_kwargs`): `timm` has the first three, `natten2d` and `natten2d_rope` the others.
 struct DitAttentionOptions {
     std::string qk_norm_type;  ///< LayerNorm or RMSNorm; empty: none
     bool qk_norm_affine = true;
@@ -38,11 +38,11 @@ struct DitAttentionOptions {
     bool qkv_bias = true;
     bool qk_norm = false;
     double rope_theta = 10000;
-    std::vector<std::int64_t> dilation{1};  ///< of `na2d_kwargs`: one for both axes, or rows and columns
-    double scale = 0;                       ///< of `na2d_kwargs`; 0: 1 / sqrt(channels of a head)
+    std::vector<std::int64_t> dilation{1};  ///< in `na2d_kwargs`: one for both axes, or rows and columns
+    double scale = 0;                       ///< in `na2d_kwargs`; 0: 1 / sqrt(channels of a head)
 };
 
-/// Constructor arguments of a DiT, with the names and defaults that checkpoints use; the nested ones are members of structs of their own.
+/// Constructor arguments of a DiT, with the names and defaults of checkpoints; nested arguments are nested structs.
 struct DitOptions {
     std::vector<std::int64_t> input_size;  ///< rows and columns of the images, or one number for both; must be set
     std::int64_t in_channels = 0;          ///< must be set
@@ -56,15 +56,15 @@ struct DitOptions {
     double mlp_ratio = 4;
     std::string attention_backend = "timm";
     std::string layernorm_backend = "torch";
-    std::int64_t condition_dim = 0;  ///< numbers of a sample's condition; 0: none
+    std::int64_t condition_dim = 0;  ///< length of a sample's condition vector; 0: none
     std::string conditioning_embedder = "dit";
     bool dit_initialization = true;
-    std::vector<double> drop_path_rates;  ///< one a block; none: 0
+    std::vector<double> drop_path_rates;  ///< one for each block; empty: 0
     bool force_tokenization_fp32 = false;
     bool use_nan_mask_tokens = false;
 
-    bool learned_positions = true;  ///< `tokenizer_kwargs`: pos_embed is `learnable`
-    std::int64_t conv_layers = 2;   ///< `detokenizer_kwargs`
+    bool learned_positions = true;  ///< in `tokenizer_kwargs`: whether pos_embed is `learnable`
+    std::int64_t conv_layers = 2;   ///< in `detokenizer_kwargs`
     std::int64_t conv_hidden = 64;
     std::int64_t conv_kernel = 3;
     DitEmbedderOptions embedder;
@@ -83,11 +83,13 @@ struct DitOptions {
     void validate() const;
 };
 
-/// From the arguments of a checkpoint, older ones (`timestep_embed_kwargs`) too; absent and null ones keep their defaults.
-/// @throws InvalidInput for a name that is no argument of DiT (the message has the nearest one), or a value of the wrong type.
+/// Reads the arguments of a checkpoint, also of older ones (`timestep_embed_kwargs`); absent and null ones keep their
+/// defaults.
+/// @throws InvalidInput for a name that is no argument of DiT (the message has the nearest one), or a value of the
+/// wrong type.
 DitOptions dit_options(const nlohmann::json& arguments);
 
-/// All arguments, as `dit_options` takes them. Nested ones are written where they differ from the default.
+/// All arguments, as `dit_options` reads them. Nested ones are written if they differ from the default.
 nlohmann::json to_json(const DitOptions& options);
 
 }  // namespace meshard

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kPreconditioner = "EDMPreconditioner";
 
-/// The arguments of a nested model of a class. @throws InvalidInput if there is none, or of another class
+/// The arguments of a nested model. @throws InvalidInput if there is none, or one of another class
 const nlohmann::json& nested_arguments(const nlohmann::json& arguments, const char* class_name, const std::string& where)
 {
     const auto found = arguments.find("model");

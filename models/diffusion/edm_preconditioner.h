@@ -11,18 +11,21 @@
 
 namespace meshard {
 
-/// What a denoiser is told besides the noisy image.
+/// The inputs of a denoiser besides the noisy image.
 struct DenoiserCondition {
-    torch::Tensor image;   ///< (B, channels, rows, columns), joined to the noisy image behind its channels; may be undefined
+    /// (B, channels, rows, columns), concatenated to the noisy image along the channels; may be undefined.
+    torch::Tensor image;
     torch::Tensor vector;  ///< (B, condition_dim); may be undefined
 };
 
-/// A DiT as a denoiser of images with noise of any level (Karras et al. 2022, Elucidating the design space of diffusion-based generative models, section 5),
-/// with the parameters of PhysicsNeMo's EDMPreconditioner around ConcatConditionWrapper around DiT (`model.model.*`, buffer `sigma_data`):
+/// A DiT as a denoiser for images with any level of noise (Karras et al. 2022, Elucidating the design space of
+/// diffusion-based generative models, section 5), with the parameters of PhysicsNeMo's EDMPreconditioner around
+/// ConcatConditionWrapper around DiT (`model.model.*`, buffer `sigma_data`):
 ///
 ///     D(x, s) = c_skip x + c_out F(join(c_in x, condition image), ln(s) / 4, condition vector)
 ///
-/// The condition image is not scaled. Sharded as the DiT: images cut along rows and columns, levels and condition vectors the same on every rank.
+/// The condition image is not scaled. Sharded like the DiT: images along rows and columns; levels and condition vectors
+/// must be equal on every rank.
 class EdmPreconditionerImpl : public torch::nn::Module {
 public:
     /// @param sigma_data   standard deviation of the data: one number, or one for each channel of the noisy image
@@ -49,15 +52,14 @@ private:
 };
 TORCH_MODULE(EdmPreconditioner);
 
-/// The mean over all entries of loss_weight (D(clean + sigma noise, sigma) - clean)^2, a scalar (Karras et al. 2022, equation 8). `noise` is as `clean`,
-/// standard normal; `sigma` (B).
+/// The mean over all entries of loss_weight (D(clean + sigma noise, sigma) - clean)^2, a scalar (Karras et al. 2022,
+/// equation 8). `noise` is standard normal with the shape and layout of `clean`; `sigma` is (B).
 torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& clean, const torch::Tensor& sigma, const torch::Tensor& noise,
                        const DenoiserCondition& condition = {});
 
-/// From the arguments in a checkpoint of EDMPreconditioner: `sigma_data` and below `model` those of the wrapper with those of the DiT below its `model`, each
-/// as
-/// {"__name__": class, "__args__": arguments}.
-/// @throws InvalidInput for another class inside, or an argument that it does not have
+/// Makes the model from the arguments in a checkpoint of EDMPreconditioner: `sigma_data`, and in `model` those of the
+/// wrapper, whose `model` has those of the DiT, each as {"__name__": class, "__args__": arguments}.
+/// @throws InvalidInput for another nested class, or an argument that it does not have
 EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments);
 
 }  // namespace meshard

@@ -57,7 +57,7 @@ at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start
         if (sampling.churn > 0 && level >= sampling.churn_min && level <= sampling.churn_max) {
             const auto raised = level * (1 + std::min(sampling.churn / most_steps, std::sqrt(2.0) - 1));
             const auto added = sampling.churn_noise * std::sqrt(raised * raised - level * level);
-            image = image + added * grid_noise(image, sampling.seed, i + 1);  // the start is draw 0
+            image = image + added * grid_noise(image, sampling.seed, i + 1);  // draw 0 is the start
             level = raised;
         }
         const auto slope = (image - denoised(image, level)) / level;

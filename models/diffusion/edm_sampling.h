@@ -9,36 +9,38 @@
 
 namespace meshard {
 
-/// How images are generated (Karras et al. 2022, algorithm 2).
+/// Settings for the generation of images (Karras et al. 2022, algorithm 2).
 struct EdmSampling {
     std::int64_t num_steps = 18;
     double sigma_min = 0.002;
     double sigma_max = 80;
-    double rho = 7;           ///< larger: more of the steps at low noise
-    double churn = 0;         ///< S_churn: noise that is added anew in all steps together; 0: none, the result follows from its start
-    double churn_min = 0;     ///< only at levels from here
-    double churn_max = 1e30;  ///< to here
-    double churn_noise = 1;   ///< standard deviation of what is added
+    double rho = 7;  ///< larger values place more of the steps at low noise
+    /// S_churn: noise that is added in all steps together; 0: none, the result is determined by its start.
+    double churn = 0;
+    double churn_min = 0;     ///< lowest level at which noise is added
+    double churn_max = 1e30;  ///< highest level at which noise is added
+    double churn_noise = 1;   ///< standard deviation of the added noise
     std::uint64_t seed = 0;
 
     /// @throws InvalidInput naming the setting, its value and what is allowed
     void validate() const;
 };
 
-/// Levels of noise from sigma_max to sigma_min, and zero at the end: num_steps + 1 numbers.
+/// Levels of noise from sigma_max to sigma_min, followed by zero: num_steps + 1 numbers.
 std::vector<double> noise_levels(const EdmSampling& sampling);
 
-/// Follows the images from noise of the level levels[0], `start`, through all levels by Heun's method, the last step by Euler's; without gradients, the
-/// images in double precision, the model in its own.
+/// Denoises images from the level levels[0], `start`, through all levels, by Heun's method, the last step by Euler's;
+/// without gradients. The images are in double precision, the model in its own.
 ///
 /// @param start      (B, channels, rows, columns), plain or sharded: levels[0] times standard normal noise
 /// @param progress   called after each step with its number, from 1; may be empty
-/// @return           images of the same layout, in double precision
+/// @return           images with the layout of `start`, in double precision
 at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start, const std::vector<double>& levels, const DenoiserCondition& condition,
                                const EdmSampling& sampling, const std::function<void(std::int64_t)>& progress = {});
 
-/// Generates an image for each sample of the condition. Noise belongs to the positions in the whole, so that the images are the same, within rounding, on any
-/// number of ranks. @param like   (B, channels, rows, columns), plain or sharded: gives shape and layout
+/// Generates an image for each sample of the condition. Noise is drawn by position in the whole, so that the images are
+/// equal, up to rounding, for any number of ranks.
+/// @param like   (B, channels, rows, columns), plain or sharded: gives shape and layout
 /// @throws InvalidInput as `EdmSampling::validate`, and as the model
 at::Tensor generate_images(EdmPreconditioner& model, const at::Tensor& like, const DenoiserCondition& condition, const EdmSampling& sampling,
                            const std::function<void(std::int64_t)>& progress = {});

@@ -31,7 +31,7 @@ std::uint64_t mixed(std::uint64_t key, std::uint64_t number)
 at::Tensor grid_noise(const at::Tensor& like, std::uint64_t seed, std::uint64_t draw)
 {
     const auto& local = local_of(like);
-    // Of each dimension, the entries of the whole that are here.
+    // For each dimension the indices in the whole of this rank's entries.
     std::array<std::vector<std::int64_t>, 4> entries;
     for (int dim = 0; dim < 4; ++dim) {
         std::int64_t first = 0;

@@ -7,10 +7,12 @@
 
 namespace meshard {
 
-/// Standard normal numbers for images (B, channels, rows, columns): each depends only on the seed, the index of the draw, and its sample, channel, row and
-/// column in the whole. So an image gets the same noise for any cut, on any number of ranks and on any device; a rank draws that of its own part.
+/// Standard normal numbers for images (B, channels, rows, columns): each depends only on the seed, the index of the
+/// draw, and its sample, channel, row and column in the whole. An image therefore gets the same noise for any sharding,
+/// on any number of ranks and on any device; a rank draws that of its own part.
 ///
-/// @param like   plain or sharded, cut along any dimensions; its shape, device and layout are the result's, which is in double precision
+/// @param like   plain or sharded along any dimensions; gives shape, device and layout of the result, which is in
+///               double precision
 at::Tensor grid_noise(const at::Tensor& like, std::uint64_t seed, std::uint64_t draw);
 
 }  // namespace meshard

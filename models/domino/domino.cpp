@@ -18,20 +18,20 @@ namespace {
 constexpr double kStencilRadius = 1.0 / 50, kNeighborShift = 1e-6, kAreaScale = 10;
 constexpr std::int64_t kCombinedFilters = 8;
 
-/// The same on every rank, where it was cut.
+/// Gathers a tensor to every rank if it is sharded.
 torch::Tensor gathered(const torch::Tensor& tensor)
 {
     if (!is_sharded(tensor)) return tensor;
     return redistribute(tensor, std::vector<Placement>(spec_of(tensor)->axes.size(), Replicate()));
 }
 
-/// `vectors`, (B, C), at each of the points (B, N, 3): (B, N, C).
+/// Repeats `vectors`, (B, C), at each of the points (B, N, 3): (B, N, C).
 torch::Tensor at_points(const torch::Tensor& vectors, const torch::Tensor& points)
 {
     return torch::ones_like(points.narrow(-1, 0, 1)) * vectors.unsqueeze(1);
 }
 
-/// Normal numbers of uniform ones in [0, 1) (Box and Muller 1958).
+/// Converts uniform numbers in [0, 1) to normal ones (Box and Muller 1958).
 torch::Tensor normal_numbers(const torch::Tensor& first, const torch::Tensor& second)
 {
     return torch::sqrt(-2 * torch::log1p(-first)) * torch::cos(2 * std::numbers::pi * second);
@@ -174,7 +174,8 @@ torch::Tensor DominoImpl::parameters_at(const DominoInputs& inputs, const torch:
     return at_points(parameter_model_((inputs.global_values / inputs.global_reference).squeeze(-1)), points);
 }
 
-/// Places around each point: at the distance cube root of u, coordinate by coordinate, in a normal vector's direction. (B, N, K, 3)
+/// Random neighbours of each point: at the distance cube root of u, coordinate by coordinate, in the direction of a
+/// normal vector. (B, N, K, 3)
 torch::Tensor DominoImpl::volume_stencil(const torch::Tensor& centers)
 {
     const auto count = options_.num_neighbors_volume;
@@ -200,10 +201,10 @@ std::vector<torch::Tensor> DominoImpl::run(const std::function<std::vector<torch
     return memory_ == MemoryMode::Recomputed ? checkpoint(work, inputs) : work(inputs);
 }
 
-/// @param centers    (B, N, d): what the basis networks take of each point
-/// @param stencil    (B, N, K, d): the same of its neighbours
-/// @param averages   whether the stencil counts
-/// @param known      (B, N, ...): encodings of the point, the same for its whole stencil
+/// @param centers    (B, N, d): inputs of the basis networks for each point
+/// @param stencil    (B, N, K, d): the same inputs for its neighbours
+/// @param averages   whether the stencil contributes
+/// @param known      (B, N, ...): encodings of the point, used for its whole stencil
 torch::Tensor DominoImpl::solution(torch::nn::ModuleList& basis, torch::nn::ModuleList& aggregation, const torch::Tensor& centers, const torch::Tensor& stencil,
                                    bool averages, const torch::Tensor& known)
 {
@@ -232,7 +233,7 @@ DominoOutputs DominoImpl::forward(const DominoInputs& inputs)
 {
     check_inputs(inputs);
     const bool has_volume = inputs.volume.centers.defined(), has_surface = inputs.surface.centers.defined();
-    const bool is_joined = !combined_surface_.is_empty();  // then each part is told of both grids
+    const bool is_joined = !combined_surface_.is_empty();  // each part then uses the encodings of both grids
 
     const auto encoded = [&](GeometryEncoding& encoding, const torch::Tensor& min_max, const torch::Tensor& grid, const torch::Tensor& sdf) {
         const auto geometry = normalised(inputs.geometry, min_max);
@@ -247,7 +248,7 @@ DominoOutputs DominoImpl::forward(const DominoInputs& inputs)
         if (has_surface) surface = combined_surface_->forward(joined);
         if (has_volume) volume = combined_volume_->forward(joined);
     }
-    // The only message for points: encodings with the places of the cells.
+    // The only message for points: gathers the encodings with the positions of the cells.
     const auto told = [&](LocalEncoding& local, const torch::Tensor& encoding, const torch::Tensor& grid, const torch::Tensor& points) {
         const auto whole = gathered(torch::cat({encoding, grid.permute({0, 4, 1, 2, 3}).detach()}, 1)).flatten(2);  // (B, c + 3, cells)
         const auto channels = encoding.size(1);

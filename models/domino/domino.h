@@ -19,8 +19,8 @@ namespace meshard {
 struct DominoVolume {
     torch::Tensor centers;       ///< (B, N, 3), in the frame of the volume's box
     torch::Tensor sdf;           ///< (B, N, 1): signed distance to the geometry
-    torch::Tensor from_closest;  ///< (B, N, 3): from the closest point of the geometry
-    torch::Tensor from_center;   ///< (B, N, 3): from the geometry's centre of mass
+    torch::Tensor from_closest;  ///< (B, N, 3): vector from the closest point of the geometry
+    torch::Tensor from_center;   ///< (B, N, 3): vector from the geometry's centre of mass
 };
 
 /// Points of the surface: (B, N, ...), plain or cut along N.
@@ -28,46 +28,50 @@ struct DominoSurface {
     torch::Tensor centers;           ///< (B, N, 3), in the frame of the surface's box
     torch::Tensor normals;           ///< (B, N, 3)
     torch::Tensor areas;             ///< (B, N)
-    torch::Tensor neighbors;         ///< (B, N, K, 3): the K nearest cells; more than the stencil takes are left
+    torch::Tensor neighbors;         ///< (B, N, K, 3): the K nearest cells; those beyond the stencil are ignored
     torch::Tensor neighbor_normals;  ///< (B, N, K, 3)
     torch::Tensor neighbor_areas;    ///< (B, N, K)
     torch::Tensor from_center;       ///< (B, N, 3)
 };
 
 struct DominoInputs {
-    torch::Tensor geometry;        ///< (B, Ng, 3): points of the geometry; the same on every rank
-    torch::Tensor volume_min_max;  ///< (B, 2, 3): the boxes, by which the geometry is normalised to [-1, 1]; undefined if it is already
+    torch::Tensor geometry;  ///< (B, Ng, 3): points of the geometry; equal on every rank
+    /// (B, 2, 3): the boxes by which the geometry is normalised to [-1, 1]; undefined if it is normalised already.
+    torch::Tensor volume_min_max;
     torch::Tensor surface_min_max;
     torch::Tensor grid, surf_grid;                  ///< (B, X, Y, Z, 3): cells of the volume's box and of the surface's, normalised; may be cut along X
     torch::Tensor sdf_grid, sdf_surf_grid;          ///< (B, X, Y, Z)
-    torch::Tensor global_values, global_reference;  ///< (B, G, 1): parameters of the case, and what they are divided by
-    DominoVolume volume;                            ///< without centers where they are not asked for
-    DominoSurface surface;                          ///< likewise
+    torch::Tensor global_values, global_reference;  ///< (B, G, 1): parameters of the case, and their divisors
+    DominoVolume volume;                            ///< without centers if no volume result is wanted
+    DominoSurface surface;                          ///< without centers if no surface result is wanted
 };
 
-/// Results: undefined for what was not asked for.
+/// Results; undefined if not wanted.
 struct DominoOutputs {
     torch::Tensor volume;   ///< (B, N, output_features_vol)
     torch::Tensor surface;  ///< (B, N, output_features_surf)
 };
 
-/// DoMINO (Ranade et al. 2025, DoMINO: a decomposable multi-scale iterative neural operator for modeling large scale engineering simulations), with the
-/// parameters of PhysicsNeMo's class: the geometry is encoded on grids; points are told of the cells around them, and each channel of the solution at a point
-/// is averaged over a stencil around it.
+/// DoMINO (Ranade et al. 2025, DoMINO: a decomposable multi-scale iterative neural operator for modeling large scale
+/// engineering simulations), with the parameters of PhysicsNeMo's class: the geometry is encoded on grids; points get
+/// encodings of the grid cells around them, and each channel of the solution at a point is averaged over a stencil
+/// around it.
 ///
-/// Sharded: grids cut along X, points anywhere, geometry and parameters the same on every rank. Convolutions of the grids receive rows at the cuts; the
-/// finished encoding of each grid is gathered once, and its gradient reduced once; the networks of points send nothing.
+/// Sharding: grids may be cut along X, points anywhere; geometry and parameters must be equal on every rank.
+/// Convolutions on the grids exchange rows at the cuts; the finished encoding of each grid is gathered once, and its
+/// gradient reduced once; the networks of points send nothing.
 class DominoImpl : public torch::nn::Module, public HasMemoryModes, public DrawsNoise {
 public:
-    /// Gives the normal and the uniform numbers, (B, N, num_neighbors_volume, 3) each, from which the stencils of the volume are made.
+    /// Returns the normal and the uniform numbers, (B, N, num_neighbors_volume, 3) each, from which the stencils of the
+    /// volume are computed.
     using StencilDraws = std::function<std::pair<torch::Tensor, torch::Tensor>()>;
 
-    /// Initial values as the reference draws them from LibTorch's default generator.
+    /// Initial values are drawn as in the reference, from LibTorch's default generator.
     /// @throws InvalidInput as `DominoOptions::validate`.
     explicit DominoImpl(DominoOptions options);
 
-    /// Stencils of the volume are drawn anew in each call, in evaluation too, as in the reference: here by seed, call and global row of a point, so that they
-    /// are the same for any cut.
+    /// Stencils of the volume are drawn anew in each call, also in evaluation, as in the reference; here from seed,
+    /// call and global row of a point, so that they do not depend on the sharding.
     /// @throws InvalidInput for inputs that are missing or do not fit each other
     DominoOutputs forward(const DominoInputs& inputs);
 
@@ -76,7 +80,8 @@ public:
     /// `recomputed` keeps the inputs of the encodings and of each channel's networks. @throws InvalidInput for `streamed`
     void set_memory(MemoryMode mode) override;
     void seed_noise(std::uint64_t seed) override;
-    void set_stencil_draws(StencilDraws draws) { draws_ = std::move(draws); }  ///< recorded numbers, for tests
+    /// Replaces the drawn numbers, for tests.
+    void set_stencil_draws(StencilDraws draws) { draws_ = std::move(draws); }
 
 private:
     void check_inputs(const DominoInputs& inputs) const;

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kDomino = "DoMINO";
 
-/// Reads the entries of an object, all of which must be there, and refuses others.
+/// Reads the entries of an object, all of which must exist, and refuses others.
 class RequiredKeys {
 public:
     RequiredKeys(const Json& object, std::string where) : object_(object), where_(std::move(where))
@@ -24,7 +24,7 @@ public:
         if (!object.is_object()) throw InvalidInput(std::string(kDomino) + ": " + where_ + " cannot be " + object.dump() + "; expected keys with values.");
     }
 
-    /// `target` = the value of `key`, which must be of its type.
+    /// Sets `target` to the value of `key`, which must have its type.
     template <class Value>
     RequiredKeys& read(const char* key, Value& target)
     {
@@ -45,7 +45,7 @@ public:
 
     RequiredKeys below(const char* key) { return {find(key), where_ + "." + key}; }
 
-    /// A key that has no effect; it may be absent.
+    /// Ignores a key that has no effect; it may be absent.
     RequiredKeys& pass_over(const char* key)
     {
         known_.insert(key);

@@ -15,10 +15,11 @@ torch::nn::Conv3d same_conv(std::int64_t in, std::int64_t out)
     return torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 3).padding(1));
 }
 
-/// (B, 1, X, Y, Z) to (B, 3, X, Y, Z): differences along X, Y and Z of unit spacing, central ones, one-sided at both ends.
+/// (B, 1, X, Y, Z) to (B, 3, X, Y, Z): differences along X, Y and Z with unit spacing, central ones inside, one-sided
+/// at both ends.
 torch::Tensor grid_gradient(const torch::Tensor& x)
 {
-    // One convolution for the three, which treats the cells beyond the ends as zero ...
+    // One convolution computes all three differences; it takes the cells beyond the ends as zero.
     auto stencils = torch::zeros({3, 1, 3, 3, 3}, x.options());
     for (int axis = 0; axis < 3; ++axis) {
         const auto line = stencils[axis][0];
@@ -27,7 +28,8 @@ torch::Tensor grid_gradient(const torch::Tensor& x)
         along[2] = 0.5;
     }
     const auto central = torch::conv3d(x, stencils, {}, 1, at::IntArrayRef{1, 1, 1});
-    // ... and so gives half of the next cell at an end, of which twice less the cell itself is the one-sided difference.
+    // At an end it therefore gives half of the next cell; twice that, minus the cell itself, is the one-sided
+    // difference.
     auto at_ends = torch::zeros({1, 3, x.size(2), x.size(3), x.size(4)}, torch::TensorOptions(x.scalar_type()).device(x.device()));
     auto sign = torch::zeros_like(at_ends);
     for (int axis = 0; axis < 3; ++axis) {

@@ -18,7 +18,8 @@
 
 namespace meshard {
 
-/// Ten convolutions on four grids, from fine to coarse by maxima and back by repetition (DoMINO's processor `conv`). Grids' sizes are multiples of 8.
+/// Ten convolutions on four grids, from fine to coarse by maximum pooling and back by repetition (DoMINO's processor
+/// `conv`). Grid sizes must be multiples of 8.
 class ConvProcessorImpl : public torch::nn::Module {
 public:
     ConvProcessorImpl(std::int64_t in, std::int64_t out, std::int64_t filters, const std::string& act);
@@ -32,22 +33,24 @@ private:
 };
 TORCH_MODULE(ConvProcessor);
 
-/// DoMINO's U-Nets: three grids of `filters`, 2 `filters` and 4 `filters` channels, one convolution each; with `gates` layer norms and attention gates.
+/// DoMINO's U-Nets: three grids of `filters`, 2 `filters` and 4 `filters` channels, one convolution each; `gates` adds
+/// layer norms and attention gates.
 UNet3d domino_unet(std::int64_t in, std::int64_t out, std::int64_t filters, const std::string& act, bool gates);
 
-/// Encodes a geometry on a grid around it: points of the geometry around each cell within several radii, and the distance to the geometry, each processed on
-/// the grid to one channel.
+/// Encodes a geometry on a grid around it: the points of the geometry around each cell within several radii, and the
+/// distance to the geometry, are each processed on the grid to one channel.
 class GeometryEncodingImpl : public torch::nn::Module {
 public:
-    /// @param is_volume   whether it is that of the volume's box, or of the surface's
+    /// @param is_volume   whether the grid is that of the volume's box, else that of the surface's
     GeometryEncodingImpl(const DominoOptions& options, bool is_volume);
 
-    /// The grid may be cut along X, anywhere; best at multiples of 8, so that poolings need no message.
+    /// The grid may be cut along X anywhere; at multiples of 8 poolings need no message.
     ///
-    /// @param geometry   (B, Ng, 3), in the grid's frame; the same on every rank
-    /// @param grid       (B, X, Y, Z, 3): places of the cells
+    /// @param geometry   (B, Ng, 3), in the grid's frame; equal on every rank
+    /// @param grid       (B, X, Y, Z, 3): positions of the cells
     /// @param sdf        (B, X, Y, Z): signed distance, positive outside
-    /// @return           (B, c, X, Y, Z): one channel a radius, then that of the distance, as the type of encoding has them
+    /// @return           (B, c, X, Y, Z): one channel for each radius, then one for the distance, depending on the type
+    /// of encoding
     torch::Tensor forward(const torch::Tensor& geometry, const torch::Tensor& grid, const torch::Tensor& sdf);
 
 private:

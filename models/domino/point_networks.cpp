@@ -11,10 +11,11 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kLocalWidth = 512;  // of the first layer; the key geometry_local.base_layer has no effect in the reference
+// Width of the first layer; the key geometry_local.base_layer has no effect in the reference.
+constexpr std::int64_t kLocalWidth = 512;
 constexpr double kLocalFactor = 0.5;
 
-/// Linear layers to these widths, an activation between two.
+/// Linear layers of these widths with activations in between.
 torch::nn::Sequential dense_layers(std::int64_t in_dim, const std::vector<std::int64_t>& widths, const std::string& act)
 {
     torch::nn::Sequential layers;

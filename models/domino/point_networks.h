@@ -15,13 +15,14 @@
 
 namespace meshard {
 
-/// An MLP on the last dimension whose inputs may be joined by their sines and cosines at fixed frequencies exp(linspace(0, pi, modes)): first the inputs, then
-/// for each frequency the sines of all inputs, then the cosines alike. No activation behind the last layer.
+/// An MLP on the last dimension; its inputs may be followed by their sines and cosines at the fixed frequencies
+/// exp(linspace(0, pi, modes)): for each frequency the sines of all inputs, then in the same order the cosines. No
+/// activation after the last layer.
 ///
 /// Parameters `mlp.layers.{0,2,...}`, buffer `freqs` with Fourier features.
 class FourierMlpImpl : public torch::nn::Module {
 public:
-    /// @param widths   of the layers' results
+    /// @param widths   output widths of the layers
     FourierMlpImpl(std::int64_t in_dim, const std::vector<std::int64_t>& widths, bool fourier_features, std::int64_t num_modes, const std::string& act);
 
     /// (..., in_dim) to (..., last of widths)
@@ -33,17 +34,18 @@ private:
 };
 TORCH_MODULE(FourierMlp);
 
-/// Three layers of one width.
+/// Makes a network of three layers of one width.
 FourierMlp point_network(std::int64_t in_dim, const PointNetworkOptions& options);
 
-/// What points are told of the encodings of the grid's cells around them: for each radius an MLP on those of the first cells of the search, half their size,
-/// channel by channel. The reference takes cell 0 for "no cell", and so does this.
+/// Computes a point's features from the encodings of the grid cells around it: for each radius an MLP on the encodings
+/// of the first cells found, multiplied by one half, channel by channel. As in the reference, cell 0 stands for "no
+/// cell".
 class LocalEncodingImpl : public torch::nn::Module {
 public:
     LocalEncodingImpl(const BallQueries& queries, std::int64_t encoding_channels, const std::string& act);
 
-    /// @param encoding   (B, c, cells), the same on every rank
-    /// @param cells      (B, cells, 3): their places, the same on every rank
+    /// @param encoding   (B, c, cells), equal on every rank
+    /// @param cells      (B, cells, 3): their positions, equal on every rank
     /// @param points     (B, N, 3), plain or cut along N
     /// @return           (B, N, sum of the numbers of neighbours)
     torch::Tensor forward(const torch::Tensor& encoding, const torch::Tensor& cells, const torch::Tensor& points);
@@ -54,7 +56,7 @@ private:
 };
 TORCH_MODULE(LocalEncoding);
 
-/// Five layers from what is known of a place to one channel of the solution there.
+/// Five layers from the features of a position to one channel of the solution there.
 class AggregationImpl : public torch::nn::Module {
 public:
     AggregationImpl(std::int64_t in_dim, std::int64_t width, const std::string& act);

@@ -7,7 +7,8 @@ namespace meshard {
 
 ContextProjectorImpl::ContextProjectorImpl(SliceOptions options, double concrete_rate) : slices_(std::move(options))
 {
-    // Layers are made in the reference's order, since each draws random numbers. As there, the slices' weights are not made orthogonal.
+    // Layers are made in the reference's order, since each draws random numbers. As in the reference, the slices'
+    // weights are not made orthogonal.
     slices_.add_temperature(*this);
     slices_.add_projections(*this);
     slices_.add_slices(*this);

@@ -9,7 +9,7 @@ namespace meshard {
 /// Reduces any number of points to slice tokens: the first half of physics attention (GeoTransolver's tokenizers).
 class ContextProjectorImpl : public torch::nn::Module {
 public:
-    /// @param concrete_rate   initial rate of a learned dropout on the tokens; negative for none
+    /// @param concrete_rate   initial rate of a learned dropout on the tokens; negative: no dropout
     ContextProjectorImpl(SliceOptions options, double concrete_rate);
 
     /// (B, M, C) to (B, H, S, D)

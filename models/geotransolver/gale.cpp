@@ -11,12 +11,13 @@
 namespace meshard {
 namespace {
 
-/// Indices in the list of weights. Each weight is followed by its bias, except the single number state_mixing; in the mode concat_project that layer's weight
+/// Indices in the list of weights. Each weight is followed by its bias, except the single number state_mixing; in the
+/// mode concat_project the weight and bias of that layer take its place.
 /// and bias are in its place.
 enum MixingWeight : std::uint8_t { kCrossQ = 0, kCrossK = 2, kCrossV = 4, kStateMixing = 6, kConcatProject = 6, kConcatProjectBias = 7 };
 
-/// In models without context the reference keeps this layer, with 0 inputs, which LibTorch cannot initialise. It has empty weights and zeros as bias,
-/// and draws as many random numbers as the bias has values.
+/// In models without context the reference has this layer with 0 inputs, which LibTorch cannot initialise. It gets an
+/// empty weight and a zero bias, and draws as many random numbers as the bias has values.
 torch::nn::Linear context_linear(std::int64_t context_dim, std::int64_t head_dim)
 {
     if (context_dim > 0) return torch::nn::Linear(context_dim, head_dim);
@@ -104,7 +105,7 @@ GaleImpl::GaleImpl(GaleOptions options) : slices_(options.slices)
     slices_.make_slices_orthogonal();
     qkv_project_ = register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.slices.dim));
-    // As in the reference, no learned dropout on grids.
+    // As in the reference, there is no learned dropout on grids.
     out_dropout_.add_to(*this, options.dropout, options.concrete_dropout && options.slices.grid.empty(), options.slices.noise);
     slices_.add_projections(*this);
     mixing_.add_to(*this, head_dim, options.context_dim, options.state_mixing_mode);

@@ -22,11 +22,12 @@ public:
     /// @param mode   `weighted`: a mean with one learned weight; `concat_project`: a linear layer on both, concatenated
     void add_to(torch::nn::Module& owner, std::int64_t head_dim, std::int64_t context_dim, const std::string& mode);
 
-    /// @param context   (B, H, S, context_dim), undefined for none
+    /// @param context   (B, H, S, context_dim), undefined: no context
     /// @return          keys and values (B, H, S, D)
     std::pair<torch::Tensor, torch::Tensor> keys_and_values(const torch::Tensor& context);
     torch::Tensor queries(const torch::Tensor& states) { return cross_q_(states); }
-    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }  ///< both of the same shape (..., D)
+    /// Both have the shape (..., D).
+    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }
 
     /// Weight and bias of queries, of keys, of values, then the weights of the mixing.
     std::vector<torch::Tensor> weights() const;
@@ -45,13 +46,13 @@ private:
 
 struct GaleOptions {
     SliceOptions slices;           ///< `num_slices` is the number of learned queries in GALE_FA
-    std::int64_t context_dim = 0;  ///< 0 for none
+    std::int64_t context_dim = 0;  ///< 0: no context
     std::string state_mixing_mode = "weighted";
     double dropout = 0.0;
     bool concrete_dropout = false;
 };
 
-/// Dropout of an attention layer's output, registered as out_dropout: at a learned rate, a fixed one, or none.
+/// Dropout of an attention layer's output, registered as out_dropout: at a learned rate, a fixed rate, or none.
 class OutputDropout {
 public:
     void add_to(torch::nn::Module& owner, double rate, bool is_learned, const SharedNoise& noise);
@@ -69,11 +70,12 @@ public:
     explicit GaleImpl(GaleOptions options);
 
     /// @param x         (B, N, C)
-    /// @param context   (B, H, S, context_dim), undefined for none
+    /// @param context   (B, H, S, context_dim), undefined: no context
     /// @return          (B, N, C)
     torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& context);
 
-    /// Sets its weights, its sizes and the context in a block of the fused operators. Returns why they cannot do what `forward` does, or null if they can.
+    /// Sets the layer's weights, sizes and context in a block of the fused operators. Returns the reason why they
+    /// cannot compute `forward`, or null if they can.
     const char* fuse_into(FusedBlock& block, const torch::Tensor& context) const;
 
 private:
@@ -90,7 +92,7 @@ class GaleFaImpl : public torch::nn::Module {
 public:
     explicit GaleFaImpl(const GaleOptions& options);
 
-    /// As `GaleImpl::forward`.
+    /// The same arguments as `GaleImpl::forward`.
     torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& context);
 
 private:

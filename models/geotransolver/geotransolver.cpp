@@ -22,7 +22,7 @@ SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim
             .noise = noise};
 }
 
-/// An input of the context, checked: it must be given if the model takes it, and only then.
+/// Checks an input of the context: it must be given if, and only if, the model has it.
 torch::Tensor required(const char* name, const torch::Tensor& tensor, std::int64_t dim)
 {
     if (tensor.defined() != (dim > 0)) {

@@ -18,15 +18,16 @@
 
 namespace meshard {
 
-/// Computes the context of all layers of a GeoTransolver, slice tokens of neighbourhoods, geometry and global values, concatenated; and the local features
-/// of each point.
+/// Computes the context of all layers of a GeoTransolver, the concatenated slice tokens of neighbourhoods, geometry and
+/// global values; and the local features of each point.
 class ContextBuilderImpl : public torch::nn::Module {
 public:
     ContextBuilderImpl(const GeoTransolverOptions& options, const SharedNoise& noise);
 
     struct Result {
-        torch::Tensor context;                      ///< (B, H, S, context_dim); undefined if the model takes no context
-        std::vector<torch::Tensor> local_features;  ///< for each stream (B, N_i, scales * n_hidden_local); empty without local features
+        torch::Tensor context;  ///< (B, H, S, context_dim); undefined if the model has no context
+        /// For each stream (B, N_i, scales * n_hidden_local); empty without local features.
+        std::vector<torch::Tensor> local_features;
     };
 
     /// @param positions   for each stream (B, N_i, 3); empty without local features
@@ -47,7 +48,7 @@ public:
     /// (B, N, E) to (B, N, E), E = GeoTransolverOptions::num_channels
     torch::Tensor forward(torch::Tensor x, const torch::Tensor& context);
 
-    /// Its weights for the fused operators, or why they cannot do the same.
+    /// The block's weights for the fused operators, or the reason why they cannot compute it.
     BlockFusion fusion(const torch::Tensor& context) const;
 
 private:
@@ -63,13 +64,14 @@ TORCH_MODULE(GeoTransolverBlock);
 /// The inputs of a GeoTransolver. On a grid, (B, N, ...) may also be (B, extents, ...).
 struct GeoTransolverInputs {
     std::vector<torch::Tensor> local_embedding;  ///< for each stream (B, N_i, functional_dim)
-    torch::Tensor global_embedding;              ///< (B, N_g, global_dim), undefined if the model takes none
-    torch::Tensor geometry;                      ///< (B, N_geo, geometry_dim), undefined if the model takes none
+    torch::Tensor global_embedding;              ///< (B, N_g, global_dim), undefined if the model has none
+    torch::Tensor geometry;                      ///< (B, N_geo, geometry_dim), undefined if the model has none
     std::vector<torch::Tensor> local_positions;  ///< for each stream (B, N_i, 3); used only by a model with local features
 };
 
-/// GeoTransolver: a Transolver for one or more streams of points. Its layers also attend to tokens of a geometry and of global values, and its points may
-/// have features of the geometry around them. All streams share the layers' weights. Parameters have PhysicsNeMo's names and shapes.
+/// GeoTransolver: a Transolver for one or more streams of points. Its layers also attend to tokens of a geometry and of
+/// global values, and its points may have features of the geometry around them. All streams share the layers' weights.
+/// Parameters have PhysicsNeMo's names and shapes.
 class GeoTransolverImpl : public torch::nn::Module, public HasMemoryModes, public HasBlockForms, public DrawsNoise {
 public:
     /// Initial values are LibTorch's, drawn from its default generator in the reference's order.
@@ -80,13 +82,14 @@ public:
     /// @throws InvalidInput for inputs that are missing, too many, or do not fit the options.
     std::vector<torch::Tensor> forward(const GeoTransolverInputs& inputs);
 
-    /// The source of Transolver++'s noise (an empty function: random numbers that follow from the points' ids), and when it is added; by default in training.
+    /// Sets the source of Transolver++'s noise (an empty function: random numbers that depend on the points' ids), and
+    /// when it is added; by default in training.
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
     void seed_noise(std::uint64_t seed) override { noise_->rows = RowNoise(seed); }
 
-    /// Sets what training keeps of each point between forward and backward. @throws InvalidInput for Streamed
+    /// Sets what training stores for each point between forward and backward. @throws InvalidInput for Streamed
     void set_memory(MemoryMode mode) override;
 
     std::vector<BlockChoice> block_forms(const torch::Tensor& points) override;

@@ -14,8 +14,8 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a GeoTransolver, with the names and defaults that checkpoints use. Zero stands for None. Meanings and bounds:
-/// `geotransolver_option_table`.
+/// Constructor arguments of a GeoTransolver, with the names and defaults of checkpoints. Zero means None. Meanings and
+/// bounds: `geotransolver_option_table`.
 struct GeoTransolverOptions : SliceTransformerOptions {
     std::vector<std::int64_t> functional_dim;  ///< for each stream of points; must be set
     std::vector<std::int64_t> out_dim;         ///< for each stream; must be set
@@ -31,19 +31,21 @@ struct GeoTransolverOptions : SliceTransformerOptions {
     std::string state_mixing_mode = "weighted";
 
     std::int64_t num_scales() const { return include_local_features ? static_cast<std::int64_t>(radii.size()) : 0; }
-    std::int64_t num_channels() const { return n_hidden + n_hidden_local * num_scales(); }  ///< of the layers
-    std::int64_t head_dim() const { return num_channels() / n_head; }                       ///< of the layers; a remainder of the division is not used
+    std::int64_t num_channels() const { return n_hidden + n_hidden_local * num_scales(); }  ///< channels of the layers
+    /// Channels of a head; a remainder of the division is not used.
+    std::int64_t head_dim() const { return num_channels() / n_head; }
     std::int64_t context_head_dim() const { return n_hidden / n_head; }
-    std::int64_t context_dim() const;  ///< of each head and slice; 0 without context
+    std::int64_t context_dim() const;  ///< for each head and slice; 0 without context
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
 
-/// Declares all of them.
+/// Declares all options.
 const OptionTable<GeoTransolverOptions>& geotransolver_option_table();
 
-/// Options from the arguments of a checkpoint or a fixture; absent and null ones keep their defaults, and a number stands for a list of one.
+/// Reads options from the arguments of a checkpoint or a fixture; absent and null ones keep their defaults, and a
+/// number is taken as a list of one.
 /// @throws InvalidInput for a name that is not an argument of GeoTransolver, or a value of the wrong type.
 GeoTransolverOptions geotransolver_options(const nlohmann::json& arguments);
 

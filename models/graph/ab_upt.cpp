@@ -43,7 +43,7 @@ torch::nn::Sequential bias_mlp(std::int64_t dim)
     return torch::nn::Sequential(torch::nn::Linear(dim, dim), torch::nn::GELU(), torch::nn::Linear(dim, dim));
 }
 
-/// The rows of the turn `turn` of each rank, (B, n, 3): at most `count` a rank.
+/// The rows that all ranks process in turn `turn`, (B, n, 3): at most `count` of each rank.
 torch::Tensor rows_of_turn(const torch::Tensor& positions, std::int64_t turn, std::int64_t count)
 {
     const auto taken = [&](std::int64_t extent) { return std::clamp<std::int64_t>(extent - turn * count, 0, count); };
@@ -58,14 +58,14 @@ torch::Tensor rows_of_turn(const torch::Tensor& positions, std::int64_t turn, st
     return from_local(rows, make_spec(spec_of(positions)->device_mesh, axes));
 }
 
-/// Rows of the rank that has most.
+/// The largest number of rows of a rank.
 std::int64_t most_rows(const torch::Tensor& positions)
 {
     const auto axis = is_sharded(positions) ? spec_of(positions)->axis_of_dim(1) : -1;
     return axis < 0 ? positions.size(1) : *std::ranges::max_element(*spec_of(positions)->axes[axis].extents);
 }
 
-/// On every rank all rows of keys and values, (B, H, N, D).
+/// Gathers the rows of all ranks of keys and values, (B, H, N, D).
 torch::Tensor with_all_rows(const torch::Tensor& x)
 {
     const auto axis = is_sharded(x) ? spec_of(x)->axis_of_dim(2) : -1;

@@ -35,36 +35,38 @@ struct AbUptOptions {
     void validate() const;
 };
 
-/// From arguments by name; absent ones keep their defaults. @throws InvalidInput for an unknown name or a value of the wrong type.
+/// Reads arguments by name; absent ones keep their defaults. @throws InvalidInput for an unknown name or a value of the
+/// wrong type.
 AbUptOptions ab_upt_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const AbUptOptions& options);
-std::vector<OptionInfo> ab_upt_option_infos();  ///< of all options
+std::vector<OptionInfo> ab_upt_option_infos();  ///< describes all options
 
-/// Positions, each (B, N, 3). All tokens attend to anchors; no token attends to queries, so that queries do not change other results, whatever their number. A
-/// query at the place of an anchor gets the anchor's result.
+/// Positions, each (B, N, 3). All tokens attend to anchors and none to queries, so that the number of queries does not
+/// change other results. A query at the position of an anchor gets the anchor's result.
 struct AbUptInputs {
     torch::Tensor geometry;
-    torch::Tensor supernodes;  ///< some of the geometry's points
+    torch::Tensor supernodes;  ///< a subset of the geometry's points
     torch::Tensor surface_anchors, volume_anchors;
-    torch::Tensor surface_queries, volume_queries;  ///< undefined for none
-    torch::Tensor condition;                        ///< (B, condition_dim); undefined without
+    torch::Tensor surface_queries, volume_queries;  ///< undefined: no queries
+    torch::Tensor condition;                        ///< (B, condition_dim); undefined: no condition
 };
 
-/// (B, N, surface_dim) or (B, N, volume_dim); undefined where the inputs are.
+/// (B, N, surface_dim) or (B, N, volume_dim); undefined if the inputs are.
 struct AbUptOutputs {
     torch::Tensor surface_anchors, volume_anchors, surface_queries, volume_queries;
 };
 
-/// Anchored-branched universal physics transformer (Alkin et al. 2025, arXiv 2502.09692): tokens of surface and volume attend to their own anchors, to the
-/// other branch's, and to a pooled geometry.
+/// Anchored-branched universal physics transformer (Alkin et al. 2025, arXiv 2502.09692): tokens of surface and volume
+/// attend to their own anchors, to those of the other branch, and to a pooled geometry.
 class AbUptImpl : public torch::nn::Module, public HasMemoryModes {
 public:
     /// Initial values: weights normal(0, 0.02), biases and modulations 0.
     /// @throws InvalidInput as `AbUptOptions::validate`.
     explicit AbUptImpl(AbUptOptions options);
 
-    /// Without gradients a rank takes its queries in turns, so that memory does not grow with their number; cut anchors then meet once, not once a turn.
-    /// @throws InvalidInput on inputs that are missing or do not fit.
+    /// Without gradients a rank processes its queries in turns, so that memory does not grow with their number; sharded
+    /// anchors are then gathered once, not in each turn.
+    /// @throws InvalidInput for inputs that are missing or do not fit.
     AbUptOutputs forward(const AbUptInputs& inputs);
 
     /// `recomputed` keeps the inputs of each block. @throws InvalidInput for `streamed`
@@ -75,12 +77,12 @@ public:
     const AbUptOptions& options() const { return options_; }
 
 private:
-    /// A block as queries meet it, and the anchors' keys and values there.
+    /// A block as applied to queries, and the keys and values of the anchors to which they attend.
     struct Meeting {
         std::function<torch::Tensor(const Tokens& queries, const KeysAndValues& anchors)> block;
         KeysAndValues anchors;
     };
-    /// Anchors of the branches, surface and volume, and whom the queries of each meet.
+    /// The anchors of the branches, surface and volume, and what the queries of each attend to.
     struct Physics {
         std::vector<Tokens> anchors;
         std::vector<std::vector<Meeting>> meetings;

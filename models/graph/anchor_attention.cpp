@@ -12,7 +12,7 @@ constexpr double kLongestWave = 10000.0;
 constexpr double kNormEpsilon = 1e-6;
 constexpr std::int64_t kAxes = 3;
 
-/// Number of channels for one axis, half of them sines and half cosines; the rest of `num_channels` stays zero.
+/// Number of channels for one axis, half of them sines and half cosines; the rest of `num_channels` are zero.
 std::int64_t channels_of_axis(std::int64_t num_channels)
 {
     const auto share = num_channels / kAxes;

@@ -10,20 +10,21 @@
 
 namespace meshard {
 
-/// Embedding of positions, (..., 3) to (..., num_channels): for each axis the sines of all frequencies, then their cosines; remaining channels are zero.
+/// Embedding of positions, (..., 3) to (..., num_channels): for each axis the sines of all frequencies, then their
+/// cosines; remaining channels are zero.
 torch::Tensor position_embedding(const torch::Tensor& positions, std::int64_t num_channels);
 
-/// Rotation angle of each pair of a head's channels at each position, (B, N, 3) to (B, N, head_dim / 2); remaining angles are zero
-/// (rotary embedding, Su et al. 2021).
+/// Rotation angle of each pair of a head's channels at each position, (B, N, 3) to (B, N, head_dim / 2), for the rotary
+/// embedding (Su et al. 2021); remaining angles are zero.
 torch::Tensor rotary_angles(const torch::Tensor& positions, std::int64_t head_dim);
 
 /// Tokens of one kind, and the rotation angles of their positions.
 struct Tokens {
-    torch::Tensor values;  ///< (B, N, C); undefined for none
+    torch::Tensor values;  ///< (B, N, C); undefined: no tokens
     torch::Tensor angles;  ///< (B, N, head_dim / 2)
 };
 
-/// What tokens of a block attend to, (B, H, N, D) each.
+/// Keys and values to which tokens of a block attend, (B, H, N, D) each.
 struct KeysAndValues {
     torch::Tensor keys, values;
 };
@@ -32,22 +33,24 @@ struct AnchorBlockOptions {
     std::int64_t dim = 0;
     std::int64_t num_heads = 1;
     std::int64_t mlp_ratio = 4;
-    std::int64_t condition_dim = 0;  ///< 0 for none
+    std::int64_t condition_dim = 0;  ///< 0: no condition
 };
 
 /// Which anchors the tokens of a branch attend to.
 enum class AnchorsOf : std::uint8_t { Own, Other, All };
 
-/// What the tokens of each branch attend to, of the branches' own keys and values. A single branch has no other: it attends to its own anchors.
+/// Selects from the branches' own keys and values those to which the tokens of each branch attend. A single branch
+/// attends to its own anchors.
 std::vector<KeysAndValues> seen_by_branches(const std::vector<KeysAndValues>& own, AnchorsOf anchors);
 
-/// Scale, shift and gate of each half of a block, computed from the condition (the numbers of a case); no modulation without a condition. Zero at the start, so
-/// that a block is initially the identity.
+/// Scale, shift and gate of each half of a block, computed from the condition (the numbers of a case); without a
+/// condition there is no modulation. Initially zero, so that a block is the identity.
 class Modulation {
 public:
     void add_to(torch::nn::Module& owner, std::int64_t condition_dim, std::int64_t dim, std::int64_t num_parts);
 
-    /// The parts, each (B, 1, C); none without modulation. @throws InvalidInput if the condition is missing, or given though the model takes none.
+    /// The parts, each (B, 1, C); empty without modulation. @throws InvalidInput if the condition is missing, or given
+    /// though the model has none.
     std::vector<torch::Tensor> parts(const torch::Tensor& condition);
 
 private:
@@ -60,11 +63,11 @@ class AnchorBlockImpl : public torch::nn::Module {
 public:
     explicit AnchorBlockImpl(const AnchorBlockOptions& options);
 
-    /// Changes the anchors of all branches, which attend to each other as `anchors` says.
+    /// Updates the anchors of all branches, which attend to each other according to `anchors`.
     /// @return   the keys and values of each branch's anchors, for its queries and those of other branches
     std::vector<KeysAndValues> forward(std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition);
 
-    /// The new values of queries, to which no token attends.
+    /// Computes new values of queries, to which no token attends.
     torch::Tensor forward(const Tokens& queries, const KeysAndValues& seen, const torch::Tensor& condition);
 
 private:
@@ -86,7 +89,7 @@ public:
 
     KeysAndValues keys_of(const Tokens& others, const torch::Tensor& condition);
 
-    /// The new values of tokens that attend to `seen`.
+    /// Computes new values of tokens that attend to `seen`.
     torch::Tensor forward(const Tokens& tokens, const KeysAndValues& seen, const torch::Tensor& condition);
 
 private:

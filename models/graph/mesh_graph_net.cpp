@@ -142,7 +142,7 @@ MeshGraphNetImpl::MeshGraphNetImpl(MeshGraphNetOptions options) : options_(std::
     options_.validate();
     const auto& o = options_;
     const auto width = o.hidden_dim_processor;
-    // The order in which the reference makes its layers, and so draws random numbers.
+    // Layers are made in the reference's order, since each draws random numbers.
     const auto mlp = [&](GraphMlpImpl::Widths widths, std::int64_t num_layers, bool normalized) {
         return GraphMlp(widths, num_layers, o.mlp_activation_fn, normalized);
     };
@@ -157,7 +157,7 @@ MeshGraphNetImpl::MeshGraphNetImpl(MeshGraphNetOptions options) : options_(std::
     }
     for (std::int64_t i = 0; i < o.processor_size; ++i) node_mlps_.push_back(mlp({2 * width, width, width}, o.num_layers_node_processor, true));
 
-    torch::nn::ModuleList layers;  // edges and nodes in turn
+    torch::nn::ModuleList layers;  // edges and nodes alternate
     for (std::size_t i = 0; i < node_mlps_.size(); ++i) {
         auto edge_block = std::make_shared<torch::nn::Module>(), node_block = std::make_shared<torch::nn::Module>();
         if (o.do_concat_trick)

@@ -16,13 +16,14 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a MeshGraphNet, with the names and defaults that checkpoints use. What each means and may be: `mesh_graph_net_option_table`.
+/// Constructor arguments of a MeshGraphNet, with the names and defaults of checkpoints. Meanings and bounds:
+/// `mesh_graph_net_option_table`.
 struct MeshGraphNetOptions {
     std::int64_t input_dim_nodes = 0;  ///< must be set
     std::int64_t input_dim_edges = 0;  ///< must be set
     std::int64_t output_dim = 0;       ///< must be set
     std::int64_t processor_size = 15;
-    std::string mlp_activation_fn = "relu";  ///< see activation.h
+    std::string mlp_activation_fn = "relu";  ///< a name as in activation.h
     std::int64_t num_layers_node_processor = 2;
     std::int64_t num_layers_edge_processor = 2;
     std::int64_t hidden_dim_processor = 128;
@@ -39,16 +40,18 @@ struct MeshGraphNetOptions {
     void validate() const;
 };
 
-/// The declaration of all of them.
+/// Declares all options.
 const OptionTable<MeshGraphNetOptions>& mesh_graph_net_option_table();
 
-/// From the arguments of a checkpoint; absent ones keep their defaults.
-/// Arguments about PhysicsNeMo's gradient checkpointing are ignored.
-/// @throws InvalidInput for a name that is not an argument of MeshGraphNet, a value of the wrong type, or layers of TransformerEngine.
+/// Reads the arguments of a checkpoint; absent ones keep their defaults. Arguments about PhysicsNeMo's gradient
+/// checkpointing are ignored.
+/// @throws InvalidInput for a name that is not an argument of MeshGraphNet, a value of the wrong type, or layers of
+/// TransformerEngine.
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const MeshGraphNetOptions& options);
 
-/// Linear layers with an activation behind all but the last, then a layer norm if `normalized`. Parameters: `model.0.*`, `model.2.*`, ...
+/// Linear layers with an activation after all but the last, then a layer norm if `normalized`. Parameters: `model.0.*`,
+/// `model.2.*`, ...
 class GraphMlpImpl : public torch::nn::Module {
 public:
     struct Widths {
@@ -63,13 +66,14 @@ private:
 };
 TORCH_MODULE(GraphMlp);
 
-/// An edge's MLP whose first layer is applied to edges, sources and targets separately and then added: once for each node, not once for each edge.
-/// Parameters: `lin_efeat`, `lin_src`, `lin_dst` (hidden, width), `bias`, `model.1.*`, `model.3.*`, ...
+/// An edge's MLP whose first layer is applied separately to edges, sources and targets: once for each node instead of
+/// once for each edge. Parameters: `lin_efeat`, `lin_src`, `lin_dst` (hidden, width), `bias`, `model.1.*`, `model.3.*`,
+/// ...
 class SplitEdgeMlpImpl : public torch::nn::Module {
 public:
     SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_layers, const std::string& act);
 
-    /// The edges plus the MLP's output. Collective where nodes are cut.
+    /// Returns the edges plus the MLP's output. Collective if nodes are cut.
     EdgeParts forward(const EdgeParts& edges, const torch::Tensor& nodes, const MessageGraph& graph);
 
 private:
@@ -80,31 +84,34 @@ TORCH_MODULE(SplitEdgeMlp);
 
 /// How ghost nodes get their features in each step.
 enum class GhostMode : std::uint8_t {
-    Auto,     ///< the cheaper of the two by `ghost_costs`
-    Refresh,  ///< one exchange a step, forward and backward
-    Deep,     ///< as many ghost layers as steps, whose features several ranks compute; one exchange in all
+    Auto,     ///< the cheaper of the two according to `ghost_costs`
+    Refresh,  ///< one exchange in each step, forward and backward
+    Deep,     ///< as many ghost layers as steps, whose features several ranks compute; one exchange in total
 };
 
-/// Estimated cost of a training step in either mode, in seconds of the slowest rank: bytes and messages, and the arithmetic for ghosts.
+/// Estimated cost of a training step in either mode, in seconds of the slowest rank: bytes, messages, and the
+/// arithmetic for ghosts.
 struct GhostCosts {
     double refresh = 0;
     double deep = 0;
 };
 
-/// Rates of a rank in the estimate. Only their ratios matter: with the defaults a message costs as much as 400,000 floating-point operations.
+/// Assumed rates of a rank. Only their ratios matter: with the defaults a message costs as much as 400,000
+/// floating-point operations.
 struct RankRates {
     double flops_per_second = 2e10;
     double bytes_per_second = 4e9;
     double seconds_per_message = 2e-5;
 };
 
-/// Collective over the graph's ranks; the same on all of them.
+/// Collective over the graph's ranks; equal on all of them.
 GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options, const RankRates& rates = {});
 
 /// A message graph and, in mode Deep, its deep ghosts. Made once, used in every step.
 class MeshGraph {
 public:
-    /// Collective where the nodes are cut. In the modes Auto and Deep finds as many ghost layers as the model has steps.
+    /// Collective if the nodes are cut. In the modes Auto and Deep it finds as many ghost layers as the model has
+    /// steps.
     MeshGraph(MessageGraph graph, const MeshGraphNetOptions& options, GhostMode mode = GhostMode::Auto);
 
     const MessageGraph& graph() const { return *graph_; }
@@ -115,11 +122,11 @@ private:
     std::shared_ptr<const DeepGraph> deep_;
 };
 
-/// MeshGraphNet (Pfaff et al. 2021, arXiv 2010.03409): nodes and edges are encoded, pass messages, and nodes are decoded. Parameters have PhysicsNeMo's names
-/// and shapes.
+/// MeshGraphNet (Pfaff et al. 2021, arXiv 2010.03409): nodes and edges are encoded and exchange messages, then nodes
+/// are decoded. Parameters have PhysicsNeMo's names and shapes.
 class MeshGraphNetImpl : public torch::nn::Module {
 public:
-    /// Initial values as LibTorch makes them, drawn from its default generator in the reference's order.
+    /// Initial values are LibTorch's, drawn from its default generator in the reference's order.
     /// @throws InvalidInput as `MeshGraphNetOptions::validate`.
     explicit MeshGraphNetImpl(MeshGraphNetOptions options);
 
@@ -135,8 +142,8 @@ private:
 
     MeshGraphNetOptions options_;
     GraphMlp edge_encoder_{nullptr}, node_encoder_{nullptr}, node_decoder_{nullptr};
-    std::vector<GraphMlp> edge_mlps_, node_mlps_;  // one a step
-    std::vector<SplitEdgeMlp> split_edge_mlps_;    // in place of edge_mlps_, with do_concat_trick
+    std::vector<GraphMlp> edge_mlps_, node_mlps_;  // one for each step
+    std::vector<SplitEdgeMlp> split_edge_mlps_;    // used instead of edge_mlps_ with do_concat_trick
 };
 TORCH_MODULE(MeshGraphNet);
 

@@ -11,14 +11,14 @@ namespace {
 
 using torch::Tensor;
 
-constexpr double kVarianceFloor = 1e-6;  // under the root of a standard deviation
+constexpr double kVarianceFloor = 1e-6;  // lower bound of the variance in a standard deviation
 
 bool has_squares(const std::vector<std::string>& reductions)
 {
     return std::any_of(reductions.begin(), reductions.end(), [](const auto& name) { return name == "var" || name == "std"; });
 }
 
-/// Adds up rows of edges by their targets.
+/// Adds the rows of edges by target.
 Tensor summed(const Tensor& edges, const Tensor& targets, std::int64_t num_targets)
 {
     return torch::zeros({num_targets, edges.size(1)}, edges.options()).index_add(0, targets, edges);

@@ -13,9 +13,9 @@ namespace {
 
 using torch::Tensor;
 
-constexpr double kDistanceRange = 4;  // of the encoding of distances between points and vertices, whatever the box
+constexpr double kDistanceRange = 4;  // in the encoding of vectors between points and vertices, for any box
 
-/// The norm of the channels of each pixel.
+/// Normalises the channels of each pixel.
 Tensor normed_pixels(torch::nn::LayerNorm norm, const Tensor& image)
 {
     return norm(image.movedim(1, -1)).movedim(-1, 1);

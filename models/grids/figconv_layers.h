@@ -14,15 +14,16 @@
 
 namespace meshard {
 
-// Layers of FIGConvUNet, with the names of parameters that its checkpoints have.
+// Layers of FIGConvUNet, with the parameter names of its checkpoints.
 
-/// cos and sin of 2 pi 2^k s / range for k < width / 2, the cosines of a coordinate first, coordinates one after the other: (..., d) to (..., d width).
+/// cos and sin of 2 pi 2^k s / range for k < width / 2, for each coordinate its cosines, then its sines: (..., d) to
+/// (..., d width).
 torch::Tensor wave_encoding(const torch::Tensor& positions, std::int64_t width, double range);
 
-/// Cut or filled with zeros at the end to the size of `like`, along the last two dimensions of four.
+/// Crops the last two of four dimensions to the size of `like`, or pads them with zeros at the end.
 torch::Tensor fitted(torch::Tensor image, const torch::Tensor& like);
 
-/// A module that holds another one under a name: for the names of parameters.
+/// Makes a module that holds another one under a name, as parameter names require.
 std::shared_ptr<torch::nn::Module> holder(const char* name, const std::shared_ptr<torch::nn::Module>& module);
 
 /// GELU(LN(fc2(GELU(LN(fc1 x)))) + shortcut x).
@@ -32,8 +33,9 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x) { return finished(fc1_(x), shortcut_(x)); }
 
-    /// The same for edges whose inputs are a row of the source, a row of the target and numbers of their own, one behind the other: rows of sources and targets
-    /// meet the first layers before they are gathered, since each has many edges.
+    /// The same function for edges whose inputs are the concatenation of a source row, a target row and numbers of
+    /// their own: the first layers are applied to source and target rows before these are gathered, since each has many
+    /// edges.
     /// @param own   (edges, ...), undefined if edges have no numbers of their own
     torch::Tensor of_edges(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets, const torch::Tensor& to,
                            const torch::Tensor& own);
@@ -51,11 +53,11 @@ class FigConvMessages : public torch::nn::Module {
 public:
     FigConvMessages(std::int64_t sources, std::int64_t targets, std::int64_t channels, const FigConvUNetOptions& options);
 
-    /// (edges, C) @param offsets   positions of sources less those of targets, (edges, 3)
+    /// Returns (edges, C). @param offsets   positions of sources minus those of targets, (edges, 3)
     torch::Tensor messages(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets, const torch::Tensor& to,
                            const torch::Tensor& offsets) const;
 
-    /// From `edge_sums`, (..., width), to (..., C).
+    /// Converts `edge_sums`, (..., width), to (..., C).
     torch::Tensor finished(const torch::Tensor& sums) const;
 
 private:
@@ -64,7 +66,7 @@ private:
     std::shared_ptr<ShortcutMlp> edges_, out_;
 };
 
-/// Two convolutions beside a shortcut, on one plane, (B, C, rows, columns).
+/// Two convolutions with a shortcut, on one plane, (B, C, rows, columns).
 class FigConvPlaneBlock : public torch::nn::Module {
 public:
     enum class Step { Halves, Keeps, Doubles, KeepsTransposed };
@@ -78,7 +80,7 @@ private:
     torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
 };
 
-/// A plane as one row: (B, C, rows, columns) to (B, out).
+/// Pools a plane to one row: (B, C, rows, columns) to (B, out).
 class FigConvPlanePool : public torch::nn::Module {
 public:
     /// @param type   `max`, `mean` or `attention`

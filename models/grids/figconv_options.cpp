@@ -104,7 +104,7 @@ nlohmann::json with_blocks_of_each_level(nlohmann::json arguments)
 {
     const auto given = arguments.find("num_levels");
     const auto levels = given != arguments.end() && given->is_number_integer() ? given->get<std::int64_t>() : FigConvUNetOptions().num_levels;
-    if (levels < 1 || levels > 16) return arguments;  // `validate` says so
+    if (levels < 1 || levels > 16) return arguments;  // `validate` reports it
     for (const char* name : {"num_down_blocks", "num_up_blocks"}) {
         auto& value = arguments[name];
         if (value.is_null()) value = 1;

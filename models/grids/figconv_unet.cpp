@@ -20,9 +20,9 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int kLinear = 0, kZerosOutside = 0;  // of grid_sampler_3d
+constexpr int kLinear = 0, kZerosOutside = 0;  // arguments of grid_sampler_3d
 
-/// (B, D C, the other two axes in order) to (B, C, X, Y, Z), D along the flat axis, and back.
+/// (B, D C, the other two axes in order) to (B, C, X, Y, Z), where D is the extent of the flat axis; and the inverse.
 Tensor unpacked(const Tensor& packed, const GridPlane& plane)
 {
     return packed.unflatten(1, {plane.resolution[plane.flat_axis], -1}).movedim(1, plane.flat_axis + 2);
@@ -33,11 +33,13 @@ Tensor packed(const Tensor& grid, const GridPlane& plane)
     return grid.movedim(plane.flat_axis + 2, 1).flatten(1, 2);
 }
 
-/// Where a plane of the present sizes reads the other ones: (B, sizes, 3), between -1 and 1, the last number along X.
+/// The positions at which a plane of these sizes reads the other ones: (B, sizes, 3), between -1 and 1, the last number
+/// along X.
 ///
-/// The reference samples with the coordinates of its vertices in the order x, y, z where the sampling wants z first: x and z are exchanged. If all sizes divide
-/// the plane's resolution its vertices are every second, fourth, ... of the original ones; else they are interpolated by the same sampling, which exchanges x
-/// and z once more. Published weights have been trained with it.
+/// The reference samples with the coordinates of its vertices in the order x, y, z although the sampling expects z
+/// first: x and z are exchanged. If all sizes divide the plane's resolution, its vertices are every second, fourth, ...
+/// of the original ones; otherwise they are interpolated by the same sampling, which exchanges x and z once more.
+/// Published weights have been trained with this.
 Tensor reading_places(const GridPlane& plane, at::IntArrayRef sizes, const Tensor& like)
 {
     auto vertices = plane.vertices(like.device()).to(like.scalar_type()).view({plane.resolution[0], plane.resolution[1], plane.resolution[2], 3});
@@ -57,9 +59,10 @@ Tensor reading_places(const GridPlane& plane, at::IntArrayRef sizes, const Tenso
     return places.expand({like.size(0), sizes[0], sizes[1], sizes[2], 3});
 }
 
-// --- between ranks: the points of a rank are plain rows, the planes' features are the same on all ranks ----------------------------------------------
+// --- communication: the points of a rank are plain rows, the planes' features are equal on all ranks
+// -------------------------------------------
 
-/// Layout in which points are used: cut along samples or points only. Null for plain ones.
+/// The layout in which points are used: sharded along samples or points only. Null for plain ones.
 SpecPtr rows_spec(const Tensor& points)
 {
     if (!is_sharded(points)) return nullptr;
@@ -70,7 +73,7 @@ SpecPtr rows_spec(const Tensor& points)
     return make_spec(spec_of(points)->device_mesh, axes, spec_of(points)->index_map);
 }
 
-/// The same with `other` where points are cut.
+/// `rows` with `other` instead of the Shard of points.
 SpecPtr with_points_as(const SpecPtr& rows, const AxisLayout& other)
 {
     auto axes = rows->axes;
@@ -80,20 +83,21 @@ SpecPtr with_points_as(const SpecPtr& rows, const AxisLayout& other)
     return make_spec(rows->device_mesh, axes);
 }
 
-/// This rank's rows, plain.
+/// This rank's rows, as a plain tensor.
 Tensor own_rows(const Tensor& points, const SpecPtr& rows)
 {
     return rows ? to_local(redistribute(points, rows)) : points;
 }
 
-/// The sum of what the ranks have, (B, ...), on all of them. One all-reduce forward, none backward.
+/// Adds the tensors of all ranks, (B, ...), on all of them. One all-reduce in forward, none in backward.
 Tensor sum_of_ranks(const Tensor& own, const SpecPtr& rows)
 {
     if (!rows) return own;
     return redistribute(from_local(own, with_points_as(rows, {Partial(), nullptr, 1})), with_points_as(rows, {}));
 }
 
-/// What all ranks have, (B, ...), as a plain tensor that each rank reads for its own rows: the gradients that these give are added up, by one all-reduce.
+/// Marks a tensor (B, ...) that is equal on all ranks and that each reads for its own rows: one all-reduce adds the
+/// ranks' gradients.
 Tensor for_own_rows(const Tensor& shared, const SpecPtr& rows)
 {
     if (!rows) return shared;
@@ -105,7 +109,7 @@ Tensor for_own_rows(const Tensor& shared, const SpecPtr& rows)
     });
 }
 
-/// The largest of what the ranks have. Without gradients.
+/// The element-wise maximum over all ranks, without gradients.
 void largest_of_ranks(Tensor& own, const SpecPtr& rows)
 {
     for (std::size_t a = 0; rows && a < rows->axes.size(); ++a) {
@@ -120,10 +124,11 @@ void largest_of_ranks(Tensor& own, const SpecPtr& rows)
 struct FigConvUNetImpl::Cloud {
     SpecPtr rows;  ///< null for plain points
     std::int64_t batch = 0, count = 0;
-    Tensor places;                   ///< (B N, 3)
-    Tensor features;                 ///< (B N, C)
-    std::vector<PlanePairs> hears;   ///< of each plane: pairs in which points are the targets; rows b N + i and b M + v
-    std::vector<PlanePairs> speaks;  ///< and those in which vertices are
+    Tensor places;    ///< (B N, 3)
+    Tensor features;  ///< (B N, C)
+    /// For each plane the pairs for messages from vertices to points; rows b N + i and b M + v.
+    std::vector<PlanePairs> hears;
+    std::vector<PlanePairs> speaks;  ///< for each plane the pairs for messages from points to vertices
 };
 
 FigConvUNetImpl::FigConvUNetImpl(FigConvUNetOptions options) : options_(std::move(options))
@@ -253,7 +258,7 @@ FigConvUNetImpl::Planes FigConvUNetImpl::features_of_vertices(const Cloud& cloud
         const auto m = planes_[i].num_vertices();
         const auto places = planes_[i].vertices(cloud.places.device());
         const auto vertex_of_edge = pairs.vertices.remainder(m);
-        // In single precision, whatever the points', as in the reference.
+        // In single precision for points of any type, as in the reference.
         const auto encodings = wave_encoding(places, o.pos_encode_dim, range).to(cloud.places.scalar_type());
         const auto vertex_places = places.to(cloud.places.scalar_type());
         edges[i] = kept_or_again(
@@ -299,7 +304,8 @@ FigConvUNetImpl::Planes FigConvUNetImpl::communicated(const Planes& images) cons
     Planes results;
     for (std::size_t i = 0; i < grids.size(); ++i) {
         const auto sizes = grids[i].sizes().slice(2);
-        const bool is_degenerate = std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size == 1; });  // the reference divides 0 by 0
+        // The reference divides 0 by 0.
+        const bool is_degenerate = std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size == 1; });
         const auto places = is_degenerate ? Tensor() : reading_places(planes_[i], sizes, grids[i]);
         auto result = grids[i];
         for (std::size_t j = 0; j < grids.size(); ++j) {

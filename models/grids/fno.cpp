@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::int64_t kDefaultModes = 16, kDefaultPadding = 8, kDefaultDimension = 2;
 
-/// Activations without parameters: one with a parameter is listed under several names in the reference's checkpoints.
+/// Names of the activations without parameters: in the reference's checkpoints one with a parameter is listed under
+/// several names.
 std::vector<std::string> plain_activations()
 {
     std::vector<std::string> names;
@@ -28,13 +29,13 @@ std::vector<std::string> plain_activations()
     return names;
 }
 
-/// A linear map of channels, by the convolution of the grid's number of directions.
+/// A linear map of the channels of each cell, as a convolution in the grid's number of dimensions.
 torch::Tensor map_cells(const torch::Tensor& grid, const torch::Tensor& weight, const torch::Tensor& bias)
 {
     return grid.dim() == 4 ? torch::conv2d(grid, weight, bias) : torch::conv3d(grid, weight, bias);
 }
 
-/// Values of the reference's fully connected layers, drawn after those of LibTorch's.
+/// Draws the values of the reference's fully connected layers, after those of LibTorch's.
 void draw_again(torch::Tensor weight, torch::Tensor bias)
 {
     torch::nn::init::xavier_uniform_(weight);
@@ -89,7 +90,7 @@ nlohmann::json with_modes_of_each_direction(nlohmann::json arguments)
 {
     const auto given = arguments.find("dimension");
     const auto dimension = given != arguments.end() && given->is_number_integer() ? given->get<std::int64_t>() : kDefaultDimension;
-    if (dimension < 1 || dimension > 4) return arguments;  // `validate` says so
+    if (dimension < 1 || dimension > 4) return arguments;  // `validate` reports it
     const auto fill = [&](const char* name, std::int64_t fallback) {
         auto& value = arguments[name];
         if (value.is_null()) value = fallback;
@@ -141,7 +142,8 @@ SpectralConvolutionImpl::SpectralConvolutionImpl(std::int64_t channels, std::vec
 
 torch::Tensor SpectralConvolutionImpl::multiplied(const torch::Tensor& modes) const
 {
-    // Corner by corner, the first direction's low and high modes side by side, then the second one's.
+    // The parts of all corners are concatenated: low and high modes of the first direction, then of the second, and so
+    // on.
     const auto corner = [&](std::size_t number) {
         auto part = modes;
         for (std::size_t a = 0; a + 1 < num_modes_.size(); ++a)
@@ -182,7 +184,7 @@ FnoImpl::FnoImpl(FnoOptions options) : options_(std::move(options))
 {
     options_.validate();
     const auto& o = options_;
-    activation_ = Activation(o.activation_fn);  // without parameters: no names in checkpoints
+    activation_ = Activation(o.activation_fn);  // without parameters, and so without names in checkpoints
     decoder_activation_ = Activation(o.decoder_activation_fn);
 
     torch::nn::ModuleList decoder_layers;
@@ -253,7 +255,7 @@ torch::Tensor FnoImpl::with_coordinates(const torch::Tensor& grid) const
     for (std::int64_t dim = 2; dim < grid.dim(); ++dim) {
         std::vector<std::int64_t> shape(grid.dim(), 1);
         shape[dim] = grid.size(dim);
-        // In single precision whatever the grid's, as in the reference.
+        // In single precision for grids of any type, as in the reference.
         channels.push_back(zeros + torch::linspace(0, 1, grid.size(dim), grid.options().dtype(torch::kFloat)).to(grid.scalar_type()).view(shape));
     }
     return torch::cat(channels, 1);

@@ -21,8 +21,8 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a Fourier neural operator, with the names and defaults that checkpoints of the class `FNO` use. What each means and may be:
-/// `fno_option_table`.
+/// Constructor arguments of a Fourier neural operator, with the names and defaults of checkpoints of the class `FNO`.
+/// Meanings and bounds: `fno_option_table`.
 struct FnoOptions {
     std::int64_t in_channels = 0;   ///< must be set
     std::int64_t out_channels = 0;  ///< must be set
@@ -32,8 +32,8 @@ struct FnoOptions {
     std::int64_t dimension = 2;
     std::int64_t latent_channels = 32;
     std::int64_t num_fno_layers = 4;
-    std::vector<std::int64_t> num_fno_modes = {16, 16};  ///< one a direction
-    std::vector<std::int64_t> padding = {8, 8};          ///< one a direction
+    std::vector<std::int64_t> num_fno_modes = {16, 16};  ///< one for each direction
+    std::vector<std::int64_t> padding = {8, 8};          ///< one for each direction
     std::string padding_type = "constant";
     std::string activation_fn = "gelu";
     bool coord_features = true;
@@ -42,14 +42,14 @@ struct FnoOptions {
     void validate() const;
 };
 
-/// The declaration of all of them.
+/// Declares all options.
 const OptionTable<FnoOptions>& fno_option_table();
 
-/// Arguments in which `num_fno_modes` and `padding` may be one number for all directions, or be absent, as ones with a number for each direction: of a list
-/// of paddings that is too short the others are 0, as in the reference.
+/// Expands `num_fno_modes` and `padding`, which may be one number for all directions, or be absent, to one number for
+/// each direction. Missing entries of a list of paddings become 0, as in the reference.
 nlohmann::json with_modes_of_each_direction(nlohmann::json arguments);
 
-/// From the arguments of a checkpoint; absent ones keep their defaults.
+/// Reads the arguments of a checkpoint; absent ones keep their defaults.
 /// @throws InvalidInput for a name that is not an argument of FNO, or a value of the wrong type.
 FnoOptions fno_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const FnoOptions& options);
@@ -58,7 +58,7 @@ nlohmann::json to_json(const FnoOptions& options);
 /// `bias`.
 class CellLinearImpl : public torch::nn::Module {
 public:
-    /// Initial values of LibTorch's convolutions.
+    /// Initial values are those of LibTorch's convolutions.
     CellLinearImpl(std::int64_t in, std::int64_t out, std::int64_t num_directions);
 
     torch::Tensor forward(const torch::Tensor& grid) const;
@@ -67,46 +67,52 @@ public:
 };
 TORCH_MODULE(CellLinear);
 
-/// The product of the kept modes of a grid with a matrix of channels each (Li et al. 2021, "Fourier neural operator for parametric partial differential
-/// equations", section 4). Parameters `weights1` to `weights{2^(d-1)}` of shape (C, C, m_1, ..., m_d, 2): input channel, output channel, modes, real and
-/// imaginary part; bit a of the number, counted from 0, chooses the low or the high modes of direction a. Where low and high modes overlap both products are
-/// added, as in PhysicsNeMo. One all-reduce forward and one backward if the grid is cut (`grid_modes`).
+/// Multiplies each kept mode of a grid by a matrix of its own on the channels (Li et al. 2021, "Fourier neural operator
+/// for parametric partial differential equations", section 4). Parameters `weights1` to `weights{2^(d-1)}` of shape (C,
+/// C, m_1, ..., m_d, 2): input channel, output channel, modes, real and imaginary part; bit a of the number, counted
+/// from 0, chooses the low or the high modes of direction a. Where low and high modes overlap both products are added,
+/// as in PhysicsNeMo. One all-reduce forward and one backward if the grid is cut (`grid_modes`).
 ///
-/// After `share_modes` a rank has the weights of its own modes only and multiplies these: the products are gathered, and backward sends the same the other way.
+/// After `share_modes` a rank has the weights of its own modes only and multiplies only these: the products are
+/// gathered, and backward sends the same amount.
 class SpectralConvolutionImpl : public torch::nn::Module {
 public:
-    /// Initial values uniform in [0, 1 / C^2), all positive, as in the reference.
+    /// Initial values are uniform in [0, 1 / C^2), all positive, as in the reference.
     SpectralConvolutionImpl(std::int64_t channels, std::vector<std::int64_t> num_modes);
 
-    /// Of a module with shared modes the grid must be cut among the same ranks. @throws InvalidInput if it is not
+    /// With shared modes the grid must be cut among the same ranks. @throws InvalidInput if it is not
     torch::Tensor forward(const torch::Tensor& grid);
 
-    /// Cuts the modes along the last direction among ranks, even if there are fewer of them than ranks, and says how: whoever calls this must cut every weight
-    /// so (`FullyShardOptions::kept_parts`).
+    /// Shares the modes along the last direction among ranks, even if there are fewer of them than ranks, and returns
+    /// the layout: the caller must shard every weight accordingly (`FullyShardOptions::kept_parts`).
     AxisLayout share_modes(std::int64_t num_ranks);
 
 private:
     torch::Tensor multiplied(const torch::Tensor& modes) const;
 
     std::vector<std::int64_t> num_modes_;
-    Extents shares_;  // modes of the last direction that each rank multiplies; empty: all ranks all
+    // Number of modes of the last direction that each rank multiplies; empty: every rank multiplies all.
+    Extents shares_;
     std::vector<torch::Tensor> weights_;
 };
 TORCH_MODULE(SpectralConvolution);
 
-/// Shares the modes of all spectral convolutions of a model among ranks: the parameters to cut, by name. None for a model without such layers, or one rank.
+/// Shares the modes of all spectral convolutions of a model among ranks. Returns the layouts of the parameters to
+/// shard, by name; empty for a model without such layers, or for one rank.
 std::map<std::string, AxisLayout> share_modes(torch::nn::Module& model, std::int64_t num_ranks);
 
-/// A Fourier neural operator on grids of two or three dimensions, with the parameters of PhysicsNeMo's `FNO`: the channels and, with `coord_features`, each
-/// cell's place between 0 and 1 are lifted, padded at the end of every direction, go through `num_fno_layers` layers act(W x + S x) of a linear map and a
-/// spectral convolution, lose their padding, and are decoded cell by cell.
+/// A Fourier neural operator on grids of two or three dimensions, with the parameters of PhysicsNeMo's `FNO`: the
+/// channels and, with `coord_features`, each cell's position between 0 and 1 are lifted, padded at the end of every
+/// direction, go through `num_fno_layers` layers act(W x + S x) of a linear map and a spectral convolution, lose their
+/// padding, and are decoded cell by cell.
 ///
-/// Grids may be cut along any direction, in uneven parts. A layer sends the sums of the kept modes, whatever the size of the grid: B C 2 m_1 ... m_d complex
-/// numbers in one all-reduce, and as many in backward. Gradients of spectral weights are complete on every rank and are not summed, or, with `share_modes`, on
-/// the one that has them.
+/// Grids may be cut along any direction, in uneven parts. A layer sends the sums of the kept modes, for any size of the
+/// grid: B C 2 m_1 ... m_d complex numbers in one all-reduce, and as many in backward. Gradients of spectral weights
+/// are complete on every rank and are not summed; with `share_modes` they are complete on the rank that has the weight.
 class FnoImpl : public torch::nn::Module, public HasMemoryModes {
 public:
-    /// Initial values as the reference draws them from LibTorch's default generator. In two dimensions the lifting has biases that are not trained, as there.
+    /// Initial values are drawn as in the reference, from LibTorch's default generator. As there, biases of the lifting
+    /// are not trained in two dimensions.
     /// @throws InvalidInput as `FnoOptions::validate`.
     explicit FnoImpl(FnoOptions options);
 
@@ -116,7 +122,8 @@ public:
 
     const FnoOptions& options() const { return options_; }
 
-    /// `recomputed` keeps the input of each layer; backward then sends the layer's modes again. @throws InvalidInput for `streamed`
+    /// `recomputed` keeps the input of each layer; backward then sends the layer's modes again. @throws InvalidInput
+    /// for `streamed`
     void set_memory(MemoryMode mode) override;
 
 private:
@@ -130,7 +137,7 @@ private:
     Activation activation_{nullptr}, decoder_activation_{nullptr};
     std::vector<CellLinear> lift_, linear_;
     std::vector<SpectralConvolution> spectral_;
-    std::vector<torch::nn::Linear> decoder_;  // the last one gives the result
+    std::vector<torch::nn::Linear> decoder_;  // the last one computes the result
 };
 TORCH_MODULE(Fno);
 

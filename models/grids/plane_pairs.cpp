@@ -16,10 +16,10 @@ namespace meshard {
 namespace {
 
 const float kReach = std::sqrt(3.0F);
-constexpr float kSlack = 1e-2F;  // in vertices: which ones are looked at does not depend on rounding
+constexpr float kSlack = 1e-2F;  // in vertices; so that rounding does not decide which vertices are tested
 constexpr std::int64_t kPointsOfTask = 2048;
 
-/// The scale as (3), in single precision.
+/// The scale as a tensor (3), in single precision.
 at::Tensor scale_of(const GridPlane& plane, const at::Device& device)
 {
     const auto scale = plane.scale();
@@ -35,7 +35,7 @@ std::vector<float> scaled_line(const GridPlane& plane, int axis)
     return {line.data_ptr<float>(), line.data_ptr<float>() + line.numel()};
 }
 
-/// Vertices along an axis that may be in reach of a coordinate.
+/// The range of vertices along an axis that may be within reach of a coordinate.
 std::pair<std::int64_t, std::int64_t> around(const std::vector<float>& line, float place)
 {
     const auto n = static_cast<std::int64_t>(line.size());
@@ -57,7 +57,7 @@ at::Tensor joined(const std::vector<std::vector<std::int64_t>>& parts)
     return all;
 }
 
-/// The pairs of a search: query i of `neighbors` with each of its entries.
+/// The query of each entry of `neighbors`.
 at::Tensor queries_of(const Neighbors& neighbors)
 {
     const auto counts = neighbors.offsets.diff();

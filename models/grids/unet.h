@@ -13,29 +13,29 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a U-Net of images. What each means and may be: `unet_option_table`.
+/// Constructor arguments of a U-Net for images. Meanings and bounds: `unet_option_table`.
 struct UNetOptions {
     std::int64_t in_channels = 0;    ///< must be set
     std::int64_t out_channels = 0;   ///< must be set
-    std::int64_t num_channels = 32;  ///< on the finest level; twice as many on each coarser one
+    std::int64_t num_channels = 32;  ///< on the finest level; doubled on each coarser one
     std::int64_t depth = 3;          ///< number of times that the grid is halved
-    std::int64_t num_groups = 8;     ///< of the group norms; divides num_channels
+    std::int64_t num_groups = 8;     ///< groups of the group norms; must divide num_channels
     std::string act = "gelu";
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
 
-/// The declaration of all of them.
+/// Declares all options.
 const OptionTable<UNetOptions>& unet_option_table();
 UNetOptions unet_options(const nlohmann::json& arguments);
 
-/// A U-Net (Ronneberger, Fischer, Brox 2015) from image to image: two convolutions on each of `depth` + 1 grids, from fine to coarse and back. On the way back
-/// the features that a grid had on the way down are concatenated (skip connections). Images may be cut along their height or width; convolutions exchange
-/// ghosts across the cut.
+/// A U-Net (Ronneberger, Fischer, Brox 2015) from image to image: two convolutions on each of `depth` + 1 grids, from
+/// fine to coarse and back. On the way back the features of a grid from the way down are concatenated (skip
+/// connections). Images may be cut along their height or width; convolutions exchange ghosts across the cut.
 class UNetImpl : public torch::nn::Module {
 public:
-    /// Initial values as LibTorch makes them.
+    /// Initial values are LibTorch's.
     /// @throws InvalidInput as `UNetOptions::validate`.
     explicit UNetImpl(UNetOptions options);
 

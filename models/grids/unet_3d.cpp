@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-/// Activations as the functions of torch.nn.functional compute them with their defaults: `leaky_relu` has another slope than in `Activation`.
+/// Activations with the defaults of torch.nn.functional: `leaky_relu` has another slope than in `Activation`.
 struct FunctionalActivation {
     const char* name;
     at::Tensor (*apply)(const at::Tensor&);
@@ -62,7 +62,7 @@ torch::nn::Conv3dOptions::padding_mode_t padding_mode_named(const std::string& n
     return torch::kZeros;
 }
 
-/// Channels of the decoder: of its input, then of the result of each of its blocks, in the order in which it runs.
+/// Channels of the decoder: of its input, then of the results of its blocks in the order in which they run.
 std::vector<std::int64_t> decoder_channels(const UNet3dOptions& options)
 {
     std::vector<std::int64_t> channels(options.feature_map_channels.rbegin(), options.feature_map_channels.rend());
@@ -70,17 +70,17 @@ std::vector<std::int64_t> decoder_channels(const UNet3dOptions& options)
     return channels;
 }
 
-/// Channels that level `level` of the encoder, from fine to coarse, gives.
+/// Number of channels that level `level` of the encoder, counted from fine to coarse, outputs.
 std::int64_t skip_channels(const UNet3dOptions& options, std::int64_t level)
 {
     return options.feature_map_channels[(level + 1) * options.num_conv_blocks - 1];
 }
 
-constexpr std::int64_t kRaiseKernel = 3;  // of the transposed convolutions, which double each extent
+constexpr std::int64_t kRaiseKernel = 3;  // kernel of the transposed convolutions, which double each extent
 
 constexpr const char* kNormArguments = "normalization_args";
 
-/// PhysicsNeMo hands them to its group norms, and passes over them with other norms.
+/// PhysicsNeMo passes them to its group norms, and ignores them for other norms.
 void read_norm_arguments(const nlohmann::json& arguments, UNet3dOptions& options)
 {
     const auto is_good = [](const std::string& name, const nlohmann::json& value) {
@@ -230,7 +230,8 @@ public:
         if (normalization == "layernorm") layer_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({channels})));
     }
 
-    /// @param is_repeated   the second run of a recomputation, which must not change the running statistics of batch norms again
+    /// @param is_repeated   whether this is the second run of a recomputation, which must not update the running
+    ///                      statistics of batch norms again
     torch::Tensor forward(const torch::Tensor& volume, bool is_repeated)
     {
         auto x = conv_(volume);
@@ -247,7 +248,7 @@ public:
 
 private:
     torch::nn::Conv3d conv_{nullptr};
-    torch::nn::GroupNorm group_{nullptr};  // at most one of the three
+    torch::nn::GroupNorm group_{nullptr};  // at most one of the three norms is not null
     torch::nn::BatchNorm3d batch_{nullptr};
     torch::nn::LayerNorm layer_{nullptr};  // over the channels of each cell
     std::string activation_;
@@ -255,7 +256,7 @@ private:
 
 namespace {
 
-/// Doubles each extent.
+/// Doubles each extent by a transposed convolution.
 class RaiseImpl : public torch::nn::Module {
 public:
     RaiseImpl(std::int64_t channels, std::string activation) : activation_(std::move(activation))
@@ -274,15 +275,15 @@ private:
 
 }  // namespace
 
-/// What is computed on one grid, by the encoder from the next finer one or by the decoder from the next coarser one.
+/// The layers on one grid, in the encoder after the next finer grid, in the decoder after the next coarser one.
 struct UNet3dImpl::Level {
-    std::int64_t pool_size = 0;  ///< of the encoder, but on the finest grid; else 0
+    std::int64_t pool_size = 0;  ///< in the encoder, except on the finest grid; else 0
     bool pools_largest = true;
-    std::shared_ptr<RaiseImpl> raise;  ///< of the decoder
-    SkipGate gate{nullptr};            ///< of the decoder, with attention gates
+    std::shared_ptr<RaiseImpl> raise;  ///< in the decoder
+    SkipGate gate{nullptr};            ///< in the decoder, with attention gates
     std::vector<std::shared_ptr<Block>> blocks;
 
-    /// @param inputs   the other grid's features; for the decoder the skip connection, too
+    /// @param inputs   features of the other grid; for the decoder also the skip connection
     torch::Tensor forward(const std::vector<torch::Tensor>& inputs, bool is_repeated) const
     {
         auto x = inputs[0];
@@ -307,7 +308,8 @@ UNet3dImpl::UNet3dImpl(UNet3dOptions options) : options_(std::move(options))
         if (i > 0) {
             level->pool_size = o.pool_size;
             level->pools_largest = o.pooling_type == "MaxPool3d";
-            down->push_back(std::make_shared<torch::nn::Module>());  // the pooling, which has no parameters and counts in their names
+            // The pooling, which has no parameters but counts in the numbering of names.
+            down->push_back(std::make_shared<torch::nn::Module>());
         }
         for (std::int64_t k = 0; k < o.num_conv_blocks; ++k) {
             const auto out = o.feature_map_channels[i * o.num_conv_blocks + k];

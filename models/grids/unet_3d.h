@@ -17,8 +17,8 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a U-Net in three dimensions, with the names and defaults that checkpoints of the class `UNet` use. What each means and may be:
-/// `unet_3d_option_table`.
+/// Constructor arguments of a U-Net in three dimensions, with the names and defaults of checkpoints of the class
+/// `UNet`. Meanings and bounds: `unet_3d_option_table`.
 struct UNet3dOptions {
     std::int64_t in_channels = 0;   ///< must be set
     std::int64_t out_channels = 0;  ///< must be set
@@ -34,12 +34,14 @@ struct UNet3dOptions {
     std::string pooling_type = "MaxPool3d";
     std::int64_t pool_size = 2;
     std::string normalization = "groupnorm";  ///< empty: none
-    std::int64_t norm_groups = 1;             ///< `normalization_args`, of group norms only: num_groups,
-    double norm_epsilon = 1e-5;               ///< eps
-    bool norm_affine = true;                  ///< and affine
+    std::int64_t norm_groups = 1;             ///< num_groups of `normalization_args`, for group norms only
+    double norm_epsilon = 1e-5;               ///< eps of `normalization_args`
+    bool norm_affine = true;                  ///< affine of `normalization_args`
     bool use_attn_gate = false;
-    std::vector<std::int64_t> attn_decoder_feature_maps;  ///< of each gate, coarse to fine: channels of what decides
-    std::vector<std::int64_t> attn_feature_map_channels;  ///< and of what is scaled
+    /// For each gate, coarse to fine: channels of the gating features.
+    std::vector<std::int64_t> attn_decoder_feature_maps;
+    /// For each gate, coarse to fine: channels of the gated features.
+    std::vector<std::int64_t> attn_feature_map_channels;
     std::int64_t attn_intermediate_channels = 0;
     bool gradient_checkpointing = true;
 
@@ -47,41 +49,45 @@ struct UNet3dOptions {
     void validate() const;
 };
 
-/// The declaration of all of them.
+/// Declares all options.
 const OptionTable<UNet3dOptions>& unet_3d_option_table();
 
-/// From the arguments of a checkpoint; absent ones keep their defaults, and a `normalization` of null is none.
-/// @throws InvalidInput for a name that is not an argument of UNet, a value of the wrong type, or other `normalization_args`.
+/// Reads the arguments of a checkpoint; absent ones keep their defaults; a `normalization` of null means none.
+/// @throws InvalidInput for a name that is not an argument of UNet, a value of the wrong type, or other
+/// `normalization_args`.
 UNet3dOptions unet_3d_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const UNet3dOptions& options);
 
-/// Scales what a level of the encoder handed over (skip connection) by one number between 0 and 1.
+/// Scales the skip connection of an encoder level by one number between 0 and 1.
 ///
-/// The reference normalises the gate's input over its only channel, which gives the norm's bias at every cell whatever the input is. So the number is
-/// sigmoid(psi.1.bias), and the other parameters, which checkpoints have, have the gradient zero. They take part with a factor of zero, so that an optimiser
-/// with weight decay treats them as the reference's does.
+/// The reference normalises the gate's input over its only channel, which gives the norm's bias at every cell for any
+/// input. Hence the number is sigmoid(psi.1.bias), and the other parameters, which checkpoints have, have zero
+/// gradients. They take part with a factor of zero, so that an optimiser with weight decay treats them as in the
+/// reference.
 class SkipGateImpl : public torch::nn::Module {
 public:
-    /// @param decoder_channels   of the coarser level's features
-    /// @param skip_channels      of the skip connection
+    /// @param decoder_channels   channels of the coarser level's features
+    /// @param skip_channels      channels of the skip connection
     SkipGateImpl(std::int64_t decoder_channels, std::int64_t skip_channels, std::int64_t channels);
 
     /// (B, skip_channels, X, Y, Z) to the same shape
     torch::Tensor forward(const torch::Tensor& skip);
 
 private:
-    torch::Tensor bias_;  // of psi.1
+    torch::Tensor bias_;  // psi.1.bias
 };
 TORCH_MODULE(SkipGate);
 
-/// A U-Net of volumes (Ronneberger, Fischer, Brox 2015; Çiçek et al. 2016) with the parameters of PhysicsNeMo's `UNet`: `num_conv_blocks` convolutions with
-/// norm and activation on each of `model_depth` grids, from fine to coarse by pooling and back by transposed convolutions; on the way back the features that a
-/// grid had on the way down are appended, scaled by attention gates if `use_attn_gate`.
+/// A U-Net for volumes (Ronneberger, Fischer, Brox 2015; Çiçek et al. 2016) with the parameters of PhysicsNeMo's
+/// `UNet`: `num_conv_blocks` convolutions with norm and activation on each of `model_depth` grids, from fine to coarse
+/// by pooling and back by transposed convolutions; on the way back the features of a grid from the way down are
+/// appended, scaled by attention gates with `use_attn_gate`.
 ///
-/// Volumes may be cut along any of their three directions, anywhere: convolutions and poolings receive the rows that they lack across the cut.
+/// Volumes may be cut along any of their three directions, anywhere: convolutions and poolings receive the rows that
+/// they need across the cut.
 class UNet3dImpl : public torch::nn::Module, public HasMemoryModes {
 public:
-    /// Initial values as the reference draws them from LibTorch's default generator.
+    /// Initial values are drawn as in the reference, from LibTorch's default generator.
     /// @throws InvalidInput as `UNet3dOptions::validate`.
     explicit UNet3dImpl(UNet3dOptions options);
 
@@ -105,7 +111,7 @@ private:
 
     UNet3dOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;
-    std::vector<std::shared_ptr<Level>> down_, up_;  // fine to coarse, and coarse to fine
+    std::vector<std::shared_ptr<Level>> down_, up_;  // down_: fine to coarse, up_: coarse to fine
     std::shared_ptr<Block> head_;
 };
 TORCH_MODULE(UNet3d);

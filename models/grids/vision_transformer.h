@@ -16,11 +16,11 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a vision transformer. What each means and may be: `vision_transformer_option_table`.
+/// Constructor arguments of a vision transformer. Meanings and bounds: `vision_transformer_option_table`.
 struct VisionTransformerOptions {
     std::int64_t in_channels = 0;   ///< must be set
     std::int64_t out_channels = 0;  ///< must be set
-    std::int64_t height = 0;        ///< of the images; must be set, a multiple of patch_size
+    std::int64_t height = 0;        ///< height of the images; must be set, a multiple of patch_size
     std::int64_t width = 0;
     std::int64_t patch_size = 4;
     std::int64_t n_layers = 4;
@@ -33,11 +33,12 @@ struct VisionTransformerOptions {
     void validate() const;
 };
 
-/// The declaration of all of them.
+/// Declares all options.
 const OptionTable<VisionTransformerOptions>& vision_transformer_option_table();
 VisionTransformerOptions vision_transformer_options(const nlohmann::json& arguments);
 
-/// One layer of a transformer: attention of all tokens to each other, and an MLP, each behind a layer norm and added to its input.
+/// One layer of a transformer: attention of all tokens to each other, and an MLP, each applied after a layer norm and
+/// added to its input.
 class AttentionLayerImpl : public torch::nn::Module {
 public:
     explicit AttentionLayerImpl(const VisionTransformerOptions& options);
@@ -53,11 +54,12 @@ private:
 };
 TORCH_MODULE(AttentionLayer);
 
-/// A vision transformer (Dosovitskiy et al. 2021) from image to image: patches become tokens, attend to each other, and become patches again. Images may be
-/// cut along their height: the patches' convolution exchanges ghosts across the cut, and attention sends keys and values around a ring.
+/// A vision transformer (Dosovitskiy et al. 2021) from image to image: patches become tokens, attend to each other, and
+/// become patches again. Images may be cut along their height: the patches' convolution exchanges ghosts across the
+/// cut, and attention sends keys and values around a ring.
 class VisionTransformerImpl : public torch::nn::Module {
 public:
-    /// Initial values as LibTorch makes them; positions normal(0, 0.02).
+    /// Initial values are LibTorch's; positions normal(0, 0.02).
     /// @throws InvalidInput as `VisionTransformerOptions::validate`.
     explicit VisionTransformerImpl(VisionTransformerOptions options);
 

@@ -14,12 +14,12 @@
 namespace meshard {
 namespace {
 
-// Names of the reference that are not implemented; the message about them is not that of a spelling mistake.
-// `stan` works with a single channel only, so no MLP uses it.
+// Names of the reference that are not implemented; their error does not suggest a spelling mistake. `stan` works with a
+// single channel only, so that no MLP uses it.
 constexpr std::array kAbsent = {"stan"};
 
-constexpr double kCap = 1.0;            // of the capped ones
-constexpr double kInitialSlope = 0.25;  // of prelu
+constexpr double kCap = 1.0;            // upper bound of the capped activations
+constexpr double kInitialSlope = 0.25;  // initial slope of prelu
 
 std::string lower_case(std::string_view name)
 {

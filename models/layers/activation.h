@@ -24,7 +24,8 @@ public:
     torch::Tensor forward(const torch::Tensor& x);
 
     const ActivationFunction& function() const { return *function_; }
-    const torch::Tensor& parameter() const { return parameter_; }  ///< of prelu and the capped ones, else undefined
+    /// Parameter of prelu and the capped activations, else undefined.
+    const torch::Tensor& parameter() const { return parameter_; }
 
 private:
     const ActivationFunction* function_ = nullptr;

@@ -10,7 +10,8 @@
 namespace meshard {
 namespace {
 
-/// `block(inputs)` under `checkpoint`. Backward draws the same noise again and then restores the counter for the next forward.
+/// Runs `block(inputs)` under `checkpoint`. Backward draws the same noise again and then restores the counter for the
+/// next forward.
 at::Tensor recomputed(const std::shared_ptr<RowNoise>& noise, const EagerBlock& block, const std::vector<at::Tensor>& inputs)
 {
     return checkpoint(

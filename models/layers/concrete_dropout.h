@@ -16,7 +16,8 @@ namespace meshard {
 class ConcreteDropoutImpl : public torch::nn::Module {
 public:
     /// @param rate    initial rate; clamped to [0.05, 0.99] as in the reference
-    /// @param noise   of points' channels (B, N, ...): draws then follow from the points' ids, as those of `RowDropout`; null: LibTorch's generator
+    /// @param noise   noise for points' channels (B, N, ...): draws then depend on the points' ids, as in `RowDropout`;
+    ///                null: LibTorch's generator
     explicit ConcreteDropoutImpl(double rate, std::shared_ptr<RowNoise> noise = nullptr);
 
     torch::Tensor forward(const torch::Tensor& x);

@@ -13,7 +13,8 @@
 namespace meshard {
 namespace {
 
-/// Normal random numbers, two at a time (Box and Muller, 1958): the same on every machine but for the last bits of its logarithm and cosine.
+/// Normal random numbers, two at a time (Box and Muller, 1958): equal on every machine up to the last bits of its
+/// logarithm and cosine.
 class NormalNumbers {
 public:
     explicit NormalNumbers(std::uint64_t seed) : numbers_(seed) {}
@@ -30,7 +31,8 @@ private:
     RandomNumbers numbers_;
 };
 
-constexpr std::uint64_t kSeedOfDirections = 0x6a09e667f3bcc909;  // so that they have nothing to do with what else the seed draws
+// Makes directions independent of other draws from the seed.
+constexpr std::uint64_t kSeedOfDirections = 0x6a09e667f3bcc909;
 
 }  // namespace
 

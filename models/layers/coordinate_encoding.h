@@ -8,19 +8,22 @@
 
 namespace meshard {
 
-/// Sines and cosines of waves over places x: (B, N, 3) to (B, N, num_channels), all sines first.
+/// Sines and cosines of waves at positions x: (B, N, 3) to (B, N, num_channels), all sines first.
 ///
-/// `fourier`: sin(2 pi b.x), cos(2 pi b.x) for directions b that are drawn once, from normal distributions with the deviations `scales` (Tancik et al.,
-/// "Fourier features let networks learn high frequency functions in low dimensional domains", 2020). Buffer: `directions` (3, waves).
+/// `fourier`: sin(2 pi b.x), cos(2 pi b.x) for directions b that are drawn once, from normal distributions with the
+/// deviations `scales` (Tancik et al., "Fourier features let networks learn high frequency functions in low dimensional
+/// domains", 2020). Buffer: `directions` (3, waves).
 ///
-/// `learnable`: sin(2 pi w x_c + phi) and its cosine along each axis c, with w = exp(theta), of which theta and phi are trained. At first the w of an axis go
-/// from the least of `scales` to the largest in equal steps of theta, and phi is 0. Parameters: `log_frequencies`, `phases` (waves), x's first: flat, since
-/// they are no matrices, which optimisers may treat in another way.
+/// `learnable`: sin(2 pi w x_c + phi) and its cosine along each axis c, with w = exp(theta), where theta and phi are
+/// trained. Initially the w of an axis range from the smallest of `scales` to the largest in equal steps of theta, and
+/// phi is 0. Parameters: `log_frequencies`, `phases` (waves), x's first; flat, since optimisers may treat matrices
+/// differently.
 ///
-/// Computed in the type of the places and not in products of matrices, which lower precisions would round: an angle of many turns has no digits to lose.
+/// Computed in the type of the positions, without matrix products, which lower precisions would round: an angle of many
+/// turns needs all its digits.
 class CoordinateEncodingImpl : public torch::nn::Module {
 public:
-    /// @param seed   of the directions; LibTorch's generator is left as it is
+    /// @param seed   seed of the directions; LibTorch's generator is not used
     /// @throws InvalidInput for another kind, no frequencies, and scales that are not positive
     CoordinateEncodingImpl(const CoordinateEncodingOptions& options, std::uint64_t seed);
 

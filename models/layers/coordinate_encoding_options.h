@@ -7,18 +7,20 @@
 
 namespace meshard {
 
-/// Waves over the places of points, whose sines and cosines a model is told besides the places.
+/// Waves over the positions of points, whose sines and cosines are inputs of a model besides the positions.
 struct CoordinateEncodingOptions {
-    std::string kind = "none";               ///< none, fourier or learnable
-    std::int64_t num_frequencies = 8;        ///< of each scale (fourier), or of each axis (learnable)
-    std::vector<double> scales{0.25, 1, 4};  ///< waves per unit of length: deviations of the frequencies (fourier), or among them the first range (learnable)
+    std::string kind = "none";         ///< none, fourier or learnable
+    std::int64_t num_frequencies = 8;  ///< number for each scale (fourier), or for each axis (learnable)
+    /// Waves per unit of length: deviations of the frequencies (fourier), or bounds of the initial frequencies
+    /// (learnable).
+    std::vector<double> scales{0.25, 1, 4};
 
     std::int64_t num_waves() const
     {
         if (kind == "none") return 0;
         return kind == "fourier" ? num_frequencies * static_cast<std::int64_t>(scales.size()) : 3 * num_frequencies;
     }
-    /// A sine and a cosine of each wave.
+    /// A sine and a cosine for each wave.
     std::int64_t num_channels() const { return 2 * num_waves(); }
 };
 

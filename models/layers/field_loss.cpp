@@ -19,9 +19,10 @@ constexpr std::pair<std::string_view, LossKind> kLossNames[] = {{"mse", LossKind
                                                                 {"relative_mse", LossKind::RelativeMeanSquare},
                                                                 {"relative_l2", LossKind::RelativeL2}};
 
-constexpr double kLeastMeanTruth = 1e-8;   // added to means of squares by which a channel's are divided
-constexpr double kLeastFieldTruth = 1e-8;  // least sum of squares by which a field's errors are divided, as in the metric
-constexpr double kLeastError = 1e-12;      // added under the root, whose slope at 0 is infinite
+constexpr double kLeastMeanTruth = 1e-8;  // added to the mean squares by which a channel's errors are divided
+// Smallest sum of squares by which a field's errors are divided, as in the metric.
+constexpr double kLeastFieldTruth = 1e-8;
+constexpr double kLeastError = 1e-12;  // added under the root, whose slope at 0 is infinite
 
 }  // namespace
 

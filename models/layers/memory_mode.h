@@ -12,11 +12,11 @@ class Module;
 
 namespace meshard {
 
-/// What a training step keeps of each point: less memory costs more time. Results differ by rounding only.
+/// What a training step stores for each point: less memory costs more time. Results differ by rounding only.
 enum class MemoryMode : std::uint8_t {
-    Stored,      ///< everything that backward needs: the fastest
+    Stored,      ///< everything that backward needs; the fastest mode
     Recomputed,  ///< the layers' inputs; backward computes the rest again, one tile of points at a time
-    Streamed     ///< only the model's inputs and results: every layer is computed from the inputs again
+    Streamed     ///< only the model's inputs and results: every layer is computed again from the inputs
 };
 
 /// A model with several memory modes.
@@ -24,11 +24,12 @@ class HasMemoryModes {
 public:
     virtual ~HasMemoryModes() = default;
 
-    /// Sets what is kept of each point between forward and backward, or without gradients from one layer to the next. @throws InvalidInput for a mode that it
-    /// does not have
+    /// Sets what is stored for each point between forward and backward, or without gradients from one layer to the
+    /// next. @throws InvalidInput for a mode that the model does not have
     virtual void set_memory(MemoryMode mode) = 0;
 
-    /// The fastest mode with which inference on `num_points` points keeps at most `bytes` from layer to layer; nothing if inference is the same in all modes.
+    /// The fastest mode in which inference on `num_points` points stores at most `bytes` from layer to layer; nothing
+    /// if inference is the same in all modes.
     virtual std::optional<MemoryMode> inference_memory(std::int64_t num_points, std::int64_t bytes) const;
 };
 
@@ -37,11 +38,11 @@ MemoryMode memory_mode(const std::string& name);
 
 std::string_view name_of(MemoryMode mode);  ///< `stored`, `recomputed` or `streamed`
 
-/// Sets the mode of a module and all its submodules that have memory modes. @throws InvalidInput for a mode that one of them does not have, or other than
-/// Stored if there are none
+/// Sets the mode of a module and all its submodules that have memory modes. @throws InvalidInput for a mode that one of
+/// them does not have, and for any mode but Stored if there are none
 void set_memory(torch::nn::Module& module, MemoryMode mode);
 
-/// The fastest mode of a module with which inference on this process's points keeps at most `bytes` from layer to layer.
+/// The fastest mode of a module in which inference on this process's points stores at most `bytes` from layer to layer.
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes);
 
 }  // namespace meshard

@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-constexpr double kLeastTruth = 1e-8;  // least sum of squares by which errors are divided
+constexpr double kLeastTruth = 1e-8;  // smallest sum of squares by which errors are divided
 
 }  // namespace
 

@@ -9,7 +9,7 @@ namespace meshard {
 
 MlpImpl::MlpImpl(std::int64_t in_dim, std::int64_t hidden_dim, std::int64_t out_dim, const std::string& act)
 {
-    // One statement for each layer: the order in which layers are made is the order in which they draw random numbers.
+    // One statement for each layer: layers draw random numbers in the order in which they are made.
     layers_->push_back(torch::nn::Linear(in_dim, hidden_dim));
     layers_->push_back(Activation(act));
     layers_->push_back(torch::nn::Linear(hidden_dim, out_dim));

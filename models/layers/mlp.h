@@ -20,10 +20,11 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x) { return layers_->forward(x); }
 
-    /// The same for points (B, N, in), plus an offset (B, out) for all points of a sample unless undefined. Uses the fused operators if they can compute it.
+    /// Applies the MLP to points (B, N, in) and adds an offset (B, out) to all points of a sample unless it is
+    /// undefined. Uses the fused operators if they support it.
     torch::Tensor on_points(const torch::Tensor& points, const torch::Tensor& offset = {});
 
-    /// Its weights for the fused operators.
+    /// The weights for the fused operators.
     FusedMlp fused() const;
 
 private:
@@ -34,8 +35,8 @@ TORCH_MODULE(Mlp);
 /// A layer norm over the last dimension, of `num_channels` channels.
 torch::nn::LayerNorm layer_norm(std::int64_t num_channels);
 
-/// Sets the layer norm before attention, and the layer norm and MLP after it, with their sizes, in a block of the fused operators. For the blocks of
-/// Transolver and GeoTransolver.
+/// Sets the layer norm before attention, and the layer norm and MLP after it, with their sizes, in a block of the fused
+/// operators. For the blocks of Transolver and GeoTransolver.
 void fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block);
 
 }  // namespace meshard

@@ -21,36 +21,40 @@ struct Normalizer {
     Normalizer on(const at::Device& device) const { return {mean.to(device), std.to(device)}; }
 };
 
-/// Mean and unbiased standard deviation of each channel over the rows of all tensors that were added, in double precision
-/// (pairwise merging of Chan, Golub and LeVeque 1983).
+/// Mean and unbiased standard deviation of each channel over the rows of all tensors that were added, in double
+/// precision (pairwise merging of Chan, Golub and LeVeque 1983).
 class ChannelStatistics {
 public:
     ChannelStatistics() = default;
-    /// Of rows that were added elsewhere. @param mean, squared_differences   of each channel; both empty for no rows
+    /// Statistics of rows that were added elsewhere. @param mean, squared_differences   for each channel; both empty
+    /// for no rows
     ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean, const std::vector<double>& squared_differences);
 
-    /// @param rows   (N, C)   @throws InvalidInput if C differs from the tensors before.
+    /// @param rows   (N, C)   @throws InvalidInput if C differs from that of earlier tensors.
     void add(const at::Tensor& rows);
 
-    /// Adds the rows that were added to another. @throws as `add`
+    /// Adds the rows of other statistics. @throws as `add`
     void merge(const ChannelStatistics& other);
 
-    /// Of (x - shift) / scale for each row x. @param shift, scale   (C), plain; scales are not 0
+    /// The statistics of (x - shift) / scale for each row x. @param shift, scale   (C), plain; scales are not 0
     ChannelStatistics mapped(const at::Tensor& shift, const at::Tensor& scale) const;
 
     std::int64_t num_rows() const { return num_rows_; }
-    std::vector<double> mean() const;                 ///< of each channel
-    std::vector<double> squared_differences() const;  ///< sums over the rows of the squared differences to the mean
+    std::vector<double> mean() const;  ///< for each channel
+    /// For each channel the sum over the rows of the squared differences to the mean.
+    std::vector<double> squared_differences() const;
 
-    /// A constant channel gets the standard deviation 1. @throws InvalidInput for fewer than two rows.
-    /// @param vectors   first channel and number of channels that are components of one vector: they keep their mean, and are divided by one number, the root
-    ///                  of the mean square over rows and components, so that a vector that turns stays as long
+    /// The normaliser for these statistics. A constant channel gets the standard deviation 1. @throws InvalidInput for
+    /// fewer than two rows.
+    /// @param vectors   first channel and number of channels of each vector: its components keep their mean, and are
+    ///                  divided by one number, the root of the mean square over rows and components, so that a rotation
+    ///                  of the vector does not change its length
     Normalizer normalizer(std::span<const std::pair<std::int64_t, std::int64_t>> vectors = {}) const;
 
 private:
     std::int64_t num_rows_ = 0;
     at::Tensor mean_;         // (C)
-    at::Tensor squared_sum_;  // (C), of the differences to the mean
+    at::Tensor squared_sum_;  // (C), sums of squared differences to the mean
 };
 
 }  // namespace meshard

@@ -23,7 +23,7 @@ bool is_within(const OptionBounds& bounds, double value)
     return value <= bounds.most && (bounds.above ? value > bounds.least : value >= bounds.least);
 }
 
-/// The bounds as the words after "must" in a message.
+/// Describes the bounds by the words after "must" in a message.
 std::string bounds_text(const OptionBounds& bounds)
 {
     const auto least = number_text(bounds.least), most = number_text(bounds.most);

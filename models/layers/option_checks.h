@@ -23,7 +23,8 @@ public:
 
     void within(const OptionBounds& /*bounds*/, const std::string& /*name*/, bool /*value*/) const {}
     void within(const OptionBounds& bounds, const std::string& name, std::int64_t value) const;
-    void within(const OptionBounds& bounds, const std::string& name, double value) const;  ///< must also be finite if there are bounds
+    /// With bounds the value must also be finite.
+    void within(const OptionBounds& bounds, const std::string& name, double value) const;
     void within(const OptionBounds& bounds, const std::string& name, const std::string& value) const;
     template <class Value>
     void within(const OptionBounds& bounds, const std::string& name, const std::vector<Value>& values) const

@@ -11,7 +11,7 @@ namespace meshard {
 struct OptionBounds {
     double least = -std::numeric_limits<double>::infinity();
     double most = std::numeric_limits<double>::infinity();
-    bool above = false;                   ///< `least` itself is excluded
+    bool above = false;                   ///< whether `least` itself is excluded
     std::vector<std::string> words = {};  ///< allowed texts; empty: any text
 };
 

@@ -100,15 +100,18 @@ inline const char* type_text(const std::vector<std::string>*)
 
 }  // namespace detail
 
-/// All arguments of a model's constructor. Reads, writes and checks them, and describes them to programs and docs pages.
+/// All arguments of a model's constructor: reads, writes and checks them, and describes them to programs and
+/// documentation.
 template <class Options>
 class OptionTable {
 public:
-    /// Error messages begin with `model`.
+    /// @param model   begins error messages
     OptionTable(std::string model, std::vector<Option<Options>> options) : model_(std::move(model)), options_(std::move(options)) {}
 
-    /// Options from the arguments of a checkpoint; absent and null ones keep their defaults, and a value stands for a list of one.
-    /// @throws InvalidInput for a name that is no option (the message has the nearest one), or a value of the wrong type.
+    /// Reads options from the arguments of a checkpoint; absent and null ones keep their defaults, and a value is taken
+    /// as a list of one.
+    /// @throws InvalidInput for a name that is no option (the message has the nearest one), or a value of the wrong
+    /// type.
     Options read(const nlohmann::json& arguments) const
     {
         for (const auto& [name, value] : arguments.items()) refuse_unknown(name);
@@ -121,7 +124,7 @@ public:
         return options;
     }
 
-    /// Arguments for a checkpoint, as `read` takes them.
+    /// The arguments for a checkpoint, as `read` reads them.
     nlohmann::json write(const Options& options) const
     {
         auto arguments = write_all(options);
@@ -150,7 +153,7 @@ public:
         }
     }
 
-    /// Describes the options that a configuration can set, in the order of their declaration.
+    /// Describes the options that a configuration can set, in the order of declaration.
     std::vector<OptionInfo> infos() const
     {
         std::vector<OptionInfo> infos;
@@ -220,7 +223,7 @@ private:
     std::vector<Option<Options>> options_;
 };
 
-/// The options of a base struct as options of a struct derived from it, followed by `more`.
+/// Converts the options of a base struct to options of a derived struct, and appends `more`.
 template <class Options, class Base>
 std::vector<Option<Options>> inherited_options(const std::vector<Option<Base>>& options, std::vector<Option<Options>> more)
 {

@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-/// The type to which autocast goes; none for single precision.
+/// The type of autocast; none for single precision.
 std::optional<at::ScalarType> autocast_type(Precision precision)
 {
     if (precision == Precision::BFloat16) return at::kBFloat16;
@@ -57,7 +57,8 @@ PrecisionGuard::PrecisionGuard(Precision precision, c10::DeviceType device)
     const auto type = autocast_type(precision);
     at::autocast::set_autocast_enabled(device_, type.has_value());
     if (type) at::autocast::set_autocast_dtype(device_, *type);
-    // A cached copy of a weight used twice adds its gradients in half precision; and the cache is one for all threads, any of which may empty it.
+    // The cache is off: a cached copy of a weight that is used twice adds its gradients in half precision; and all
+    // threads share one cache, which any of them may clear.
     at::autocast::set_autocast_cache_enabled(false);
 }
 

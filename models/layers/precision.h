@@ -9,23 +9,27 @@
 
 namespace meshard {
 
-/// In what a model computes. Weights, their gradients, sums over points and losses are in single precision in all.
+/// The precision in which a model computes. Weights, their gradients, sums over points and losses always have single
+/// precision.
 enum class Precision : std::uint8_t {
     Float32,
-    BFloat16,  ///< LibTorch's autocast: products take bfloat16, and what is kept of each point is bfloat16
-    Float16,   ///< the same with float16, whose range is small: the loss wants a scale (apps/learning/training/loss_scaling.h)
-    TF32       ///< products in single precision may round their factors to 10 bits, as GPUs do fast; on CPUs they do not
+    BFloat16,  ///< LibTorch's autocast: products take bfloat16, and what is stored for each point is bfloat16
+    Float16,   ///< the same with float16, whose range is small: the loss needs a scale (apps/learning/training/loss_scaling.h)
+    /// Products in single precision may round their factors to 10 bits, which is faster on GPUs; CPUs do not round
+    /// them.
+    TF32
 };
 
-/// From `float32`, `bfloat16` or `bf16`, `float16` or `fp16`, `tf32`. @throws InvalidInput for another name
+/// Parses `float32`, `bfloat16` or `bf16`, `float16` or `fp16`, `tf32`. @throws InvalidInput for another name
 Precision precision_named(const std::string& name);
 
 std::string name_of(Precision precision);  ///< `float32`, `bfloat16`, ...
 
-/// From now on products and convolutions in single precision on GPUs round their factors as TF32 does, or not, in all threads. At first they do not.
+/// Sets whether products and convolutions in single precision on GPUs may round their factors to TF32, in all threads.
+/// Off at the start.
 void allow_tf32(bool allowed);
 
-/// For as long as it lives, this thread's forward passes on a type of device run in a precision. Backward belongs after it.
+/// A guard: this thread's forward passes on a type of device run in a precision. Backward must run after its end.
 class PrecisionGuard {
 public:
     explicit PrecisionGuard(Precision precision, c10::DeviceType device = c10::DeviceType::CPU);

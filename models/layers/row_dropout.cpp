@@ -10,7 +10,8 @@ namespace meshard {
 torch::Tensor uniform_of_rows(const torch::Tensor& x, RowNoise& noise)
 {
     const auto like = x.detach();
-    return noise.draw(like.scalar_type() == torch::kDouble ? like : like.to(torch::kFloat));  // half precision has too few numbers below 1
+    // Half precision has too few numbers below 1.
+    return noise.draw(like.scalar_type() == torch::kDouble ? like : like.to(torch::kFloat));
 }
 
 RowDropoutImpl::RowDropoutImpl(double rate, std::shared_ptr<RowNoise> noise) : rate_(rate), noise_(std::move(noise)) {}
@@ -18,7 +19,7 @@ RowDropoutImpl::RowDropoutImpl(double rate, std::shared_ptr<RowNoise> noise) : r
 torch::Tensor RowDropoutImpl::forward(const torch::Tensor& x)
 {
     if (!is_training() || rate_ == 0) return x;
-    const auto is_kept = uniform_of_rows(x, *noise_).ge(rate_);  // saved for backward, a byte a number
+    const auto is_kept = uniform_of_rows(x, *noise_).ge(rate_);  // saved for backward, one byte for each number
     return x.mul(is_kept).mul(rate_ < 1 ? 1 / (1 - rate_) : 0.0);
 }
 

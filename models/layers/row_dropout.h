@@ -10,12 +10,13 @@
 
 namespace meshard {
 
-/// Dropout of points' channels (B, N, ...) that draws by the points' ids (ops/slices/row_noise.h): on any number of ranks, and however points are cut, the
-/// same numbers are zero; the others are divided by 1 - rate. A rank draws for its own points only. The identity in evaluation.
+/// Dropout of points' channels (B, N, ...) that depends on the points' ids (ops/slices/row_noise.h): the same entries
+/// are zero on any number of ranks and for any sharding of the points; the others are divided by 1 - rate. A rank draws
+/// for its own points only. The identity in evaluation.
 class RowDropoutImpl : public torch::nn::Module {
 public:
     /// @param rate    from 0 to 1
-    /// @param noise   the model's, which knows its points; all ranks make the same draws from it
+    /// @param noise   the model's noise, which has the points' ids; all ranks must make the same draws from it
     RowDropoutImpl(double rate, std::shared_ptr<RowNoise> noise);
 
     torch::Tensor forward(const torch::Tensor& x);
@@ -26,7 +27,7 @@ private:
 };
 TORCH_MODULE(RowDropout);
 
-/// Uniform numbers in [0, 1) for the numbers of `x`, (B, N, ...), in double or single precision, whichever is not below that of `x`.
+/// Uniform numbers in [0, 1) for the entries of `x`, (B, N, ...), in float, or double if `x` is double.
 torch::Tensor uniform_of_rows(const torch::Tensor& x, RowNoise& noise);
 
 }  // namespace meshard

@@ -11,8 +11,8 @@ template <class Options>
 struct Option;
 class OptionChecks;
 
-/// Constructor arguments that Transolver and GeoTransolver share, with the names and defaults that checkpoints use.
-/// Meanings and bounds: `slice_transformer_option_list`.
+/// Constructor arguments that Transolver and GeoTransolver share, with the names and defaults of checkpoints. Meanings
+/// and bounds: `slice_transformer_option_list`.
 struct SliceTransformerOptions {
     std::int64_t n_layers = 4;
     std::int64_t n_hidden = 256;
@@ -26,7 +26,7 @@ struct SliceTransformerOptions {
     bool use_te = false;                         ///< TransformerEngine's layers; not implemented
 };
 
-/// Declares them, for models with at least `least_layers` layers.
+/// Declares the options, for models with at least `least_layers` layers.
 std::vector<Option<SliceTransformerOptions>> slice_transformer_option_list(std::int64_t least_layers);
 
 /// Checks that involve several options. @throws InvalidInput naming the option, its value and what is allowed.

@@ -33,10 +33,11 @@ constexpr const char* kGeometryPoints = "num_geometry_points";
 constexpr const char* kSupernodes = "num_supernodes";
 constexpr const char* kSurfaceAnchors = "num_surface_anchors";
 constexpr const char* kVolumeAnchors = "num_volume_anchors";
-constexpr double kLongestEdge = 1000;  // of the box, in the positions that the model sees: what its waves are made for
-constexpr double kShapeNetRadius = 9;  // the authors' for cars in such a box whose anchors are some thousand points
+// Longest edge of the box in the model's coordinates, for which its wave lengths are chosen.
+constexpr double kLongestEdge = 1000;
+constexpr double kShapeNetRadius = 9;  // the authors' value for cars in such a box with some thousand anchors
 
-/// How many points are drawn of each kind, with the values of a checkpoint that does not say them.
+/// Numbers of points of each kind to draw, with the values for checkpoints that lack them.
 const Json& numbers_of_points()
 {
     static const Json numbers{{kGeometryPoints, 8192}, {kSupernodes, 1024}, {kSurfaceAnchors, 1024}, {kVolumeAnchors, 1024}};
@@ -64,12 +65,12 @@ void check_arguments(const Json& arguments)
                       kGeometryPoints + " says " + arguments.at(kGeometryPoints).dump() + ".");
 }
 
-/// What is drawn for a body, (1, n, 3) each, in the coordinates of the points; anchors when they are asked for.
+/// Points drawn for a body, (1, n, 3) each, in the coordinates of the points; anchors only if they are requested.
 struct BodyPoints {
     at::Tensor geometry, supernodes, surface_anchors, volume_anchors;
 };
 
-/// Draws points on a body and around it, from numbers that are the same in every run.
+/// Draws points on a body and around it, with the same random numbers in every run.
 class PointsOfBody {
 public:
     PointsOfBody(const CaseBody& body, std::uint64_t seed) : body_(body), numbers_(at::make_generator<at::CPUGeneratorImpl>(seed))
@@ -82,7 +83,7 @@ public:
         diameter_ = (std::get<0>(places.max(0)) - std::get<0>(places.min(0))).norm().item<double>();
     }
 
-    /// (count, 3): evenly by area.
+    /// (count, 3): evenly distributed by area.
     at::Tensor on_surface(std::int64_t count)
     {
         const auto shares = (torch::arange(count, torch::kDouble) + uniform({count})) / static_cast<double>(count);
@@ -92,8 +93,8 @@ public:
         return (1 - along) * of_faces.select(1, 0) + along * (1 - across) * of_faces.select(1, 1) + along * across * of_faces.select(1, 2);
     }
 
-    /// (count, 3): outside of the body and in the box; half of the tries anywhere in it, half near the body, as many within each factor of distance, from a
-    /// thousandth of the body's diameter to all of it.
+    /// (count, 3): outside the body and inside the box. Half of the candidates are anywhere in the box, half near the
+    /// body with logarithmically distributed distances, from a thousandth of the body's diameter to all of it.
     at::Tensor in_volume(std::int64_t count, const ModelBox& box)
     {
         constexpr int kMostTries = 20;
@@ -124,15 +125,15 @@ private:
 
     const CaseBody& body_;
     at::Generator numbers_;
-    at::Tensor corners_, areas_;  // (F, 3, 3), and the area of all triangles up to each
+    at::Tensor corners_, areas_;  // (F, 3, 3), and cumulative areas of the triangles
     double diameter_ = 0;
 };
 
-/// The points of a part, of which some are anchors and the others queries.
+/// The points of a part, divided into anchors and queries.
 class SplitPoints {
 public:
     /// @param positions    (1, N, 3)
-    /// @param num_anchors  all are anchors if there are no more
+    /// @param num_anchors  number of anchors; all points are anchors if there are no more
     SplitPoints(const at::Tensor& positions, std::int64_t num_anchors, std::uint64_t seed) : positions_(positions), anchors_(positions)
     {
         if (num_anchors >= positions.size(1)) return;
@@ -145,9 +146,9 @@ public:
     }
 
     const at::Tensor& anchors() const { return anchors_; }
-    const at::Tensor& queries() const { return queries_; }  // undefined if all are anchors
+    const at::Tensor& queries() const { return queries_; }  // undefined if all points are anchors
 
-    /// What was found at anchors and queries, (1, n, channels) each, in the order of the points.
+    /// Combines results at anchors and queries, (1, n, channels) each, in the order of the points.
     at::Tensor in_order(const at::Tensor& of_anchors, const at::Tensor& of_queries) const
     {
         if (!queries_.defined()) return of_anchors;
@@ -166,10 +167,11 @@ private:
     }
 
     at::Tensor positions_, anchors_, queries_;
-    at::Tensor places_;  // of this rank's points among its anchors and, behind them, queries
+    at::Tensor places_;  // for each point of this rank its index among its anchors, followed by its queries
 };
 
-/// Numbers with which anchors are chosen: in training others each time, all of them set by `seed_draws`; else always the same.
+/// Random numbers that choose the anchors: in training different ones each time, set by `seed_draws`; otherwise always
+/// the same.
 class AnchorDrawsImpl : public torch::nn::Module, public DrawsNoise {
 public:
     AnchorDrawsImpl() : seed_(at::globalContext().defaultGenerator(at::kCPU).current_seed()) {}
@@ -191,7 +193,7 @@ private:
 };
 TORCH_MODULE(AnchorDraws);
 
-/// AB-UPT with what it is told of each body.
+/// AB-UPT with the inputs that are derived from each body.
 class AbUptOfCases {
 public:
     explicit AbUptOfCases(const Json& arguments)
@@ -230,7 +232,7 @@ public:
 private:
     std::int64_t count(const char* name) const { return arguments_.at(name).get<std::int64_t>(); }
 
-    /// Nothing where anchors are not among a part's points.
+    /// Returns nothing if anchors are not chosen among a part's points.
     std::optional<SplitPoints> split(const PointInputs* points, const char* num_anchors)
     {
         if (!points || arguments_.at(kAnchors) != kAmongPoints) return std::nullopt;
@@ -275,7 +277,8 @@ private:
 
     static at::Tensor as_cloud(const at::Tensor& places) { return places.to(at::kFloat).unsqueeze(0); }
 
-    /// Rows (1, n, 3) that every rank has, of the type of `points`, and cut into equal parts where these are cut.
+    /// Converts rows (1, n, 3) that every rank has to the type of `points`, and cuts them into equal parts if `points`
+    /// are cut.
     static at::Tensor cut_as(const at::Tensor& of_all, const at::Tensor& points)
     {
         const auto whole = of_all.to(to_local(points).options());
@@ -293,7 +296,7 @@ private:
         return from_local(own.clone(), make_spec(cut->device_mesh, axes));
     }
 
-    /// Places as the model sees them.
+    /// Converts positions to the model's coordinates.
     at::Tensor seen(const at::Tensor& places) const
     {
         const auto low = box_.least(to_local(places).options()), edges = box_.most(to_local(places).options()) - low;

@@ -16,7 +16,7 @@ struct BodyTriangles {
 BodyTriangles triangles_of(const CaseBody& body);
 
 /// @param model   begins the message
-/// @throws InvalidInput if there is no body, or a batch of several cases, of which each has its own
+/// @throws InvalidInput if there is no body, or for a batch of several cases, each of which has its own body
 void require_one_body(const char* model, const PointInputs& points);
 
 }  // namespace meshard

@@ -9,20 +9,22 @@
 
 namespace meshard {
 
-/// What a model with such a head gives.
+/// Results of a model with a coefficient head.
 struct FieldsAndCoefficients {
-    at::Tensor fields;        ///< (B, N, fields), as without it
-    at::Tensor coefficients;  ///< (B, coefficients): the same on every rank
+    at::Tensor fields;        ///< (B, N, fields), as without the head
+    at::Tensor coefficients;  ///< (B, coefficients), equal on every rank
 };
 
-/// Gives a model, of any kind, a head for numbers of a whole case, such as drag and lift: the last channels of each point, of which the model must have been
-/// made with `num_features` more than its fields have, are averaged over all points of all ranks, and two linear layers with a GELU between them make the
-/// numbers of the mean. Their parameters join those of the module as `coefficients.*`, and draw their initial values from LibTorch's default generator.
-/// `model.forward` gives the fields alone from now on.
+/// Gives a model of any kind a head for numbers of a whole case, such as drag and lift: the last `num_features`
+/// channels of each point, which the model must have in addition to its fields, are averaged over all points of all
+/// ranks, and two linear layers with a GELU in between compute the numbers from the mean. The head's parameters join
+/// those of the module as `coefficients.*`, with initial values from LibTorch's default generator. From then on
+/// `model.forward` returns the fields only.
 /// @throws InvalidInput for a model that has a part `coefficients`
 std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Model& model, std::int64_t num_features, std::int64_t num_coefficients);
 
-/// Coefficients of a case (1, coefficients), which the head learnt with mean 0 and deviation 1, in their own units. Collective where they are sharded.
+/// Converts coefficients of a case (1, coefficients), which the head learns with mean 0 and deviation 1, to their own
+/// units. Collective if they are sharded.
 std::vector<double> physical_coefficients(const at::Tensor& coefficients, const std::vector<double>& means, const std::vector<double>& deviations);
 
 }  // namespace meshard

@@ -24,13 +24,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kToldOnSurface = 7;  // place, normal, area
+constexpr std::int64_t kToldOnSurface = 7;  // position, normal, area
 constexpr const char* kModel = "DoMINO";
 constexpr const char* kSurfaceBox = "surface_box";
 constexpr const char* kVolumeBox = "volume_box";
 constexpr const char* kReference = "parameter_reference";
 
-/// An option of configurations, and where its value stands in the reference's `model_parameters`.
+/// An option of configurations, and its path in the reference's `model_parameters`.
 struct ShortName {
     OptionInfo info;
     const char* place;
@@ -81,7 +81,7 @@ Json default_parameters()
 
 constexpr const char* kEncodeParameters = "encode_parameters";
 
-/// Short names become entries of `model_parameters`.
+/// Moves short names into `model_parameters`.
 Json with_parameters_inside(Json arguments)
 {
     Json given = Json::object();
@@ -106,14 +106,14 @@ Json with_parameters_inside(Json arguments)
     return arguments;
 }
 
-/// (..., 3), in the frame in which the box is [-1, 1]^3.
+/// Converts positions (..., 3) to the frame in which the box is [-1, 1]^3.
 at::Tensor normalised(const ModelBox& box, const at::Tensor& places)
 {
     const auto low = box.least(places.options());
     return 2 * (places - low) / (box.most(places.options()) - low) - 1;
 }
 
-/// An argument that checkpoints lack where it has its default.
+/// An argument that checkpoints lack if it has its default.
 Json extra(const Json& arguments, const char* name)
 {
     static const Json unit_box = {-1.0, -1.0, -1.0, 1.0, 1.0, 1.0};
@@ -135,25 +135,27 @@ at::Tensor grid_rows(const std::array<std::int64_t, 3>& size, std::int64_t begin
     return torch::stack(torch::meshgrid(axes, "ij"), -1).unsqueeze(0);
 }
 
-/// Centroid of the triangles' areas: (3).
+/// Centroid of the triangles, weighted by area: (3).
 at::Tensor center_of_mass(const CaseBody& body)
 {
     const auto [corners, areas] = triangles_of(body);
     return ((corners.mean(1) * areas.unsqueeze(1)).sum(0) / areas.sum()).to(at::kFloat);
 }
 
-/// What is told of the `count` nearest points of each query, (queries, count, numbers), where one more was found and the query may be one of them.
+/// For each query the rows of `told` at its `count` nearest points, (queries, count, numbers). The search has found one
+/// more, since the query may be one of them.
 at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at::Tensor& ids_of_queries, std::int64_t count)
 {
     const auto num_queries = ids_of_queries.size(0), num_found = count + 1;
     const auto rows = gather_neighbors(told, found).view({num_queries, num_found, told.size(-1)});
-    // Others first, in the order in which they were found.
+    // Moves the query itself behind the others, which keep their order.
     const auto is_itself = (found.ids.view({num_queries, num_found}) == ids_of_queries.to(found.ids.device()).unsqueeze(1)).to(at::kInt);
     const auto order = std::get<1>(is_itself.sort(/*stable=*/true, /*dim=*/1, /*descending=*/false)).narrow(1, 0, count);
     return rows.gather(1, order.to(rows.device()).unsqueeze(-1).expand({-1, -1, rows.size(-1)}));
 }
 
-/// What DoMINO takes, made from points and bodies. What does not change from step to step is kept: of a body, and of points that stay in memory.
+/// Computes DoMINO's inputs from points and bodies. Data that do not change from step to step are cached: those of a
+/// body, and of points that stay in memory.
 class DominoOfCases {
 public:
     explicit DominoOfCases(const Json& arguments)
@@ -192,9 +194,9 @@ public:
 private:
     struct OfBody {
         std::weak_ptr<const CaseBody> body;
-        at::Tensor center;  // of mass
+        at::Tensor center;  // centre of mass
         std::map<std::tuple<bool, std::int64_t, std::int64_t>, at::Tensor>
-            distances;  // this rank's rows of a grid: whether of the surface's box, first, number
+            distances;  // this rank's rows of a grid; key: whether it is the surface's box, first row, number of rows
     };
 
     OfBody& known_of(const std::shared_ptr<const CaseBody>& body)
@@ -205,7 +207,7 @@ private:
         return known;
     }
 
-    /// Places of the cells, and their distances to the body, both cut along X where the points are cut.
+    /// Positions of the cells, and their distances to the body, both cut along X if the points are cut.
     std::pair<at::Tensor, at::Tensor> grid_around(const PointInputs& points, const ModelBox& box, bool is_surface)
     {
         const auto& size = model_->options().grid;
@@ -213,7 +215,7 @@ private:
         SpecPtr spec;
         if (is_sharded(points.positions)) {
             const auto& cut = spec_of(points.positions);
-            // Where poolings halve a rank's rows each time, they need no message.
+            // If every pooling halves a rank's number of rows, poolings need no message.
             const std::int64_t multiple = model_->options().geometry.processor_type == "conv" ? 8 : 4;
             std::vector<AxisLayout> axes(cut->axes.begin(), cut->axes.end());
             for (std::size_t axis = 0; axis < axes.size(); ++axis) {
@@ -241,7 +243,7 @@ private:
         return {from_local(grid.to(device), spec), from_local(distances, spec)};
     }
 
-    /// `local` (n, ...), of this rank's points, as these are cut: (1, N, ...).
+    /// Wraps `local` (n, ...), rows of this rank's points, with the points' layout: (1, N, ...).
     static at::Tensor as_points(const at::Tensor& local, const at::Tensor& positions)
     {
         const auto rows = local.to(to_local(positions).device()).unsqueeze(0);

@@ -8,10 +8,10 @@
 
 namespace meshard {
 
-/// Gives a model, of any kind, the waves over its points' places (coordinate_encoding.h) after the other numbers of each point: it must have been made for
-/// `num_channels()` more of these. Their parameters join those of the module as `encoding.*`, which is why no model may have a part of that name. Does
-/// nothing where the kind is none.
-/// @param seed   of the directions of `fourier`
+/// Appends the waves over the positions of its points (coordinate_encoding.h) to the inputs of a model of any kind,
+/// which must have been made for `num_channels()` more input channels. The encoding's parameters join those of the
+/// module as `encoding.*`, so that no model may have a part of that name. Does nothing if the kind is none.
+/// @param seed   seed of the directions of `fourier`
 /// @throws InvalidInput as `CoordinateEncoding`, and for a model that has a part `encoding`
 void encode_coordinates(Model& model, const CoordinateEncodingOptions& options, std::uint64_t seed);
 

@@ -11,8 +11,8 @@
 namespace meshard {
 namespace {
 
-/// The layout of dimension `to` of a grid for rows (1, N, C) that are cut in dimension 1, or back: extents are multiplied or divided by what a row of the
-/// slowest direction holds.
+/// The layout of dimension `to` of a grid for rows (1, N, C) that are cut along dimension 1, or the inverse: `convert`
+/// multiplies or divides extents by the number of points in a row of the slowest direction.
 SpecPtr with_dimension(const SpecPtr& spec, std::int64_t to, const std::function<std::int64_t(std::int64_t)>& changed)
 {
     auto axes = spec->axes;
@@ -38,7 +38,8 @@ std::vector<std::int64_t> shape_of(const at::Tensor& rows, const std::vector<std
 void take_rows_of_grids(Model& model, const Normalizer& of_inputs)
 {
     model.forward = [forward = model.forward_grid, normalizer = of_inputs](const PointInputs& inputs) mutable {
-        if (const auto device = inputs.embedding.device(); normalizer.mean.device() != device) normalizer = normalizer.on(device);  // once, not in each step
+        // Copied once, not in each step.
+        if (const auto device = inputs.embedding.device(); normalizer.mean.device() != device) normalizer = normalizer.on(device);
         auto rows = normalizer.normalize(inputs.embedding);
         if (inputs.constants.defined()) rows = torch::cat({rows, torch::ones_like(rows.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
 

@@ -6,10 +6,11 @@
 
 namespace meshard {
 
-/// Gives a model of grids a forward of points, so that programs treat it as any other: rows (1, N, C) that make up the grid `PointInputs::grid` are normalised,
-/// get the case's constants behind them, and go through the model as (1, C, extents). Rows that are cut along the slowest direction, in whole rows of it, are
-/// neither moved nor copied to other ranks, and the result is cut alike.
-/// @param of_inputs   of the embedding's channels
+/// Gives a model of grids a forward for points, so that programs can treat it as any other model: rows (1, N, C) that
+/// make up the grid `PointInputs::grid` are normalised, extended by the case's constants, and passed to the model as
+/// (1, C, extents). Rows that are cut along the slowest direction, in whole rows of it, are not moved to other ranks,
+/// and the result has the same layout.
+/// @param of_inputs   normaliser of the embedding's channels
 void take_rows_of_grids(Model& model, const Normalizer& of_inputs);
 
 }  // namespace meshard

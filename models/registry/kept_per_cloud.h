@@ -8,11 +8,12 @@
 
 namespace meshard {
 
-/// Keeps what was computed from a tensor of positions as long as that tensor exists, so that clouds that do not move are searched once.
+/// Caches what was computed from a tensor of positions as long as that tensor exists, so that clouds that do not move
+/// are searched once.
 template <class Value>
 class KeptPerCloud {
 public:
-    /// @param make   computes it for positions that are seen for the first time
+    /// @param make   computes the value for new positions
     template <class Make>
     const Value& of(const at::Tensor& positions, const Make& make)
     {

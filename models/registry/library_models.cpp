@@ -34,7 +34,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The constants of the case at every point, (B, N, G); without constants (B, N, 1) of ones, or (B, N, 0) for a model with a functional_dim of 0.
+/// The constants of the case at every point, (B, N, G); without constants ones (B, N, 1), or (B, N, 0) for a model with
+/// a functional_dim of 0.
 at::Tensor constants_of_points(const PointInputs& inputs, std::int64_t functional_dim)
 {
     if (functional_dim == 0) return inputs.positions.narrow(-1, 0, 0);
@@ -63,7 +64,7 @@ PointWidths transolver_widths_of(const Json& arguments, std::int64_t /*num_const
 {
     const auto options = transolver_options(arguments);
     return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim,
-            options.time_input};  // a single channel holds ones
+            options.time_input};  // a single channel contains ones
 }
 
 void check_transolver(const Json& arguments)
@@ -118,7 +119,7 @@ ModelEntry geotransolver_entry()
             .class_name = "GeoTransolver",
             .defaults = table.defaults(),
             .options = table.infos(),
-            // The geometry is the case's own points, as in the reference's recipes for surfaces and volumes.
+            // The geometry consists of the case's own points, as in the reference's recipes for surfaces and volumes.
             .widths = [](const PointWidths& widths) -> Json {
                 return {{"functional_dim", widths.embedding_dim},
                         {"out_dim", widths.out_dim},
@@ -135,8 +136,9 @@ ModelEntry geotransolver_entry()
 
 constexpr const char* kNumNeighbors = "num_neighbors";
 constexpr const char* kLevels = "levels";
-constexpr std::int64_t kReadFrom = 3;      // nodes from which a point that is none takes its fields
-constexpr std::int64_t kEdgeChannels = 4;  // vector from target to source, and its length, as in PhysicsNeMo's examples
+// Number of nodes from which the fields at a point that is no node are interpolated.
+constexpr std::int64_t kReadFrom = 3;
+constexpr std::int64_t kEdgeChannels = 4;  // vector from target to source and its length, as in PhysicsNeMo's examples
 
 MeshGraphNetOptions graph_options(Json arguments)
 {
@@ -145,19 +147,19 @@ MeshGraphNetOptions graph_options(Json arguments)
     return mesh_graph_net_options(arguments);
 }
 
-/// An argument that checkpoints lack where it has its default.
+/// An argument that checkpoints lack if it has its default.
 Json levels_of(const Json& arguments)
 {
     return arguments.value(kLevels, Json::array());
 }
 
-/// Rows of this rank as a tensor of a whole.
+/// Wraps rows of this rank as a tensor with the given layout.
 at::Tensor with_layout(const at::Tensor& rows, const SpecPtr& layout)
 {
     return layout ? from_local(rows, layout) : rows;
 }
 
-/// The graph of a case: of all its points, or of some of them on several scales.
+/// The graph of a case: its nodes are all points, or some of them on several scales.
 class GraphOfCase {
 public:
     GraphOfCase(const at::Tensor& points, const Json& arguments, const MeshGraphNetOptions& options)
@@ -187,14 +189,14 @@ public:
         return with_layout(to_local(of_points).index_select(0, rows_), layout_);
     }
 
-    /// (nodes, ...) to (points, ...). A node's own point takes its value.
+    /// (nodes, ...) to (points, ...). The point of a node gets the node's value.
     at::Tensor of_points(const at::Tensor& of_nodes) const { return to_points_ ? (*to_points_)(of_nodes) : of_nodes; }
 
 private:
     std::optional<MeshGraph> graph_;
-    at::Tensor rows_;  // of this rank's points those that are nodes; undefined if all are, in their order
+    at::Tensor rows_;  // this rank's points that are nodes; undefined if all are, in their order
     SpecPtr layout_;
-    std::optional<CloudInterpolation> to_points_;  // where not all points are nodes
+    std::optional<CloudInterpolation> to_points_;  // set if not all points are nodes
 };
 
 MadeModel make_mesh_graph_net(const Json& arguments)
@@ -376,7 +378,7 @@ ModelEntry dit_entry()
             .is_denoiser = true};
 }
 
-/// A grid holds the noisy channels and behind them those of the condition image; the level of the noise is 1.
+/// The grid's channels are the noisy ones, then those of the condition image; the level of the noise is 1.
 ModelEntry edm_entry()
 {
     return {.name = "edm",

@@ -11,12 +11,12 @@
 
 namespace meshard {
 
-/// Corners of a box in the coordinates of the points, lowest then highest, as a model's argument says them.
+/// Corners of a box in the coordinates of the points, lowest then highest, from a model's argument.
 struct ModelBox {
     std::array<float, 3> lowest{}, highest{};
 
-    /// @param of_model, name   of the argument, for messages
-    /// @throws InvalidInput for other values than six numbers, each of the last three above its counterpart
+    /// @param of_model, name   name of the model and of the argument, for messages
+    /// @throws InvalidInput unless there are six numbers, each of the last three above its counterpart
     ModelBox(const nlohmann::json& numbers, const char* of_model, const char* name)
     {
         bool fits = numbers.is_array() && numbers.size() == 6;

@@ -26,7 +26,7 @@ std::string lower_case(std::string_view text)
     return lower;
 }
 
-/// Whether the types match; an integer is accepted for a floating number.
+/// Returns whether the types match; an integer is accepted for a floating number.
 bool is_same_type(const nlohmann::json& value, const nlohmann::json& pattern)
 {
     if (pattern.is_null()) return true;

@@ -18,35 +18,39 @@
 
 namespace meshard {
 
-/// The body of a case, by its surface of triangles in the coordinates of the points; the same on every rank.
+/// The body of a case: its surface of triangles in the coordinates of the points; equal on every rank.
 struct CaseBody {
     at::Tensor vertices;   ///< (V, 3), float32
     at::Tensor triangles;  ///< (F, 3), int64: rows of the vertices, right-handed seen from outside
 };
 
-/// All points of a case, of which others were drawn.
+/// All points of a case from which some were drawn.
 struct AllPoints {
     at::Tensor embedding, positions;  ///< (B, N, C) and (B, N, 3), as in `PointInputs`
-    at::Tensor drawn_ids;             ///< (rows), int64: global ids, in the whole case, of the points that were drawn and that this rank has
+    /// (rows), int64: global ids in the whole case of the drawn points that this rank has.
+    at::Tensor drawn_ids;
 };
 
-/// The inputs that programs pass to any model; each model uses those that its architecture takes.
+/// The inputs that programs pass to any model; each model uses those of its architecture.
 struct PointInputs {
-    at::Tensor embedding;                            ///< (B, N, C): positions first, then other inputs of each point
-    at::Tensor positions;                            ///< (B, N, 3)
-    at::Tensor constants = {};                       ///< (B, G): inputs that are the same for all points of a case; undefined if there are none
+    at::Tensor embedding;  ///< (B, N, C): positions first, then other inputs of each point
+    at::Tensor positions;  ///< (B, N, 3)
+    /// (B, G): inputs that are the same for all points of a case; undefined if there are none.
+    at::Tensor constants = {};
     at::Tensor time = {};                            ///< (B): undefined if there is none
-    std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that take one (`ModelEntry::takes_body`)
-    /// Numbers of rows of the regular grid that the points make up, slowest direction first: their product is N, and points are in its order. Empty: no grid.
+    std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that need one (`ModelEntry::takes_body`)
+    /// Extents of the regular grid that the points make up, slowest direction first, in whose order the points are;
+    /// their product is N. Empty: no grid.
     std::vector<std::int64_t> grid = {};
-    /// For models that take a body, of a surface whose points were drawn: their neighbours are among all points. Null: these are all.
+    /// For models that need a body, on a surface whose points were drawn: all points of the surface, among which
+    /// neighbours are searched. Null: the points are all.
     std::shared_ptr<const AllPoints> drawn_from = nullptr;
-    /// For models that need both parts of a case (`ModelEntry::needs_both_parts`), where fields are asked for one: the points of the other, whose positions
-    /// they are told. Null: these are not known.
+    /// For models that need both parts of a case (`ModelEntry::needs_both_parts`), if fields are requested for one part
+    /// only: the points of the other part, of which the model uses the positions. Null: they are not known.
     std::shared_ptr<const PointInputs> other_part = nullptr;
 };
 
-/// Fields of a case's two parts: undefined for the part that was not asked for.
+/// Fields of a case's two parts; undefined for a part that was not requested.
 struct PartFields {
     at::Tensor surface, volume;  ///< (B, N, channels)
 };
@@ -57,25 +61,29 @@ struct PointWidths {
     std::int64_t num_constants = 0;
     std::int64_t out_dim = 0;
     bool has_time = false;
-    bool in_volume = false;           ///< the points are those of a volume: what models tell apart that take a body
-    std::int64_t volume_out_dim = 0;  ///< channels in the volume, of cases with both parts: the others are then those of the surface
+    /// Whether the points are those of a volume; models that need a body distinguish this.
+    bool in_volume = false;
+    /// Channels of the volume's fields in cases with both parts; the other numbers are then those of the surface.
+    std::int64_t volume_out_dim = 0;
 };
 
-/// What data on regular grids say of the model that is to learn them.
+/// Numbers of channels and extents of data on regular grids, from which a model's arguments follow.
 struct GridWidths {
     std::int64_t in_channels = 0;
     std::int64_t out_channels = 0;
-    std::vector<std::int64_t> extents;  ///< numbers of rows, slowest direction first
+    std::vector<std::int64_t> extents;  ///< extents, slowest direction first
 };
 
-/// A model as programs see it, whatever its architecture: of points or of grids.
+/// A model in the form that programs use, for any architecture: of points or of grids.
 struct Model {
     std::string class_name;    ///< as in checkpoints, e.g. `GeoTransolver`
-    nlohmann::json arguments;  ///< of its constructor, all of them
+    nlohmann::json arguments;  ///< all arguments of its constructor
     std::shared_ptr<torch::nn::Module> module;
-    std::function<at::Tensor(const PointInputs&)> forward;      ///< of points, to (B, N, out_dim)
-    std::function<at::Tensor(const at::Tensor&)> forward_grid;  ///< of grids, (B, channels, extents) to (B, channels, extents); of a denoiser at the level 0
-    /// Of surface and volume, of which one may be null; empty for other models. `forward` is then of a model with one part only.
+    std::function<at::Tensor(const PointInputs&)> forward;  ///< for points: returns (B, N, out_dim)
+    /// For grids, (B, channels, extents) to (B, channels, extents); for a denoiser at the level 0.
+    std::function<at::Tensor(const at::Tensor&)> forward_grid;
+    /// For surface and volume, one of which may be null; empty for other models. `forward` is then that of a model with
+    /// one part.
     std::function<PartFields(const PointInputs* surface, const PointInputs* volume)> forward_parts = {};
 };
 
@@ -88,69 +96,78 @@ struct MadePartModel {
 };
 using MadeGridModel = std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(const at::Tensor&)>>;
 
-/// How a kind of model is made from its name and arguments.
+/// Describes how a kind of model is made from its name and arguments.
 struct ModelEntry {
-    std::string name;                        ///< in configurations, e.g. `geotransolver`
-    std::string class_name;                  ///< in checkpoints
-    nlohmann::json defaults;                 ///< every argument of the constructor with its default, null for None
+    std::string name;                        ///< name in configurations, e.g. `geotransolver`
+    std::string class_name;                  ///< name in checkpoints
+    nlohmann::json defaults;                 ///< every argument of the constructor with its default; null means None
     std::vector<std::string> extras = {};    ///< arguments that other programs do not know: not written to checkpoints if they have their default
-    std::vector<std::string> nullable = {};  ///< arguments whose null is a value of its own, not the default
+    std::vector<std::string> nullable = {};  ///< arguments for which null is a value, not the default
     std::vector<OptionInfo> options;         ///< arguments that a configuration may set
-    nlohmann::json short_names = nlohmann::json::object();  ///< defaults of options that are no arguments, but names for values inside of one
+    /// Defaults of options that are not arguments, but names for values nested in one.
+    nlohmann::json short_names = nlohmann::json::object();
 
-    /// The arguments that follow from the numbers of channels of the data.
+    /// Returns the arguments that follow from the numbers of channels of the data.
     std::function<nlohmann::json(const PointWidths&)> widths = {};
 
-    /// The inverse. `num_constants` is used where the arguments do not tell how many of a point's channels are constants. May be empty: then a model predicts
-    /// only from the folder of its run. @throws InvalidInput for a model with other inputs
+    /// The inverse of `widths`. `num_constants` is used if the arguments do not determine how many of a point's
+    /// channels are constants. May be empty: then a model predicts only from the folder of its run. @throws
+    /// InvalidInput for a model with other inputs
     std::function<PointWidths(const nlohmann::json& arguments, std::int64_t num_constants)> widths_of = {};
 
-    /// @throws InvalidInput naming the argument, its value and what is allowed; may be empty.
+    /// Checks the arguments; may be empty. @throws InvalidInput naming the argument, its value and what is allowed
     std::function<void(const nlohmann::json& arguments)> check = {};
 
-    /// Makes the module from all arguments, which are checked already; draws initial values from LibTorch's default generator.
+    /// Makes the module from all arguments, which have been checked; draws initial values from LibTorch's default
+    /// generator.
     std::function<MadeModel(const nlohmann::json& arguments)> make = {};
 
-    /// The same of a model of grids; `widths`, `widths_of` and `make` are then empty. A model of points has none.
+    /// `make` for a model of grids; `widths`, `widths_of` and `make` are then empty. Empty for a model of points.
     std::function<MadeGridModel(const nlohmann::json& arguments)> make_of_grids = {};
 
-    /// The same of a model that takes a body, and points of the surface, of the volume, or of both; `make` is then empty.
+    /// `make` for a model that needs a body, and points of the surface, of the volume, or of both; `make` is then
+    /// empty.
     std::function<MadePartModel(const nlohmann::json& arguments)> make_of_parts = {};
 
-    std::vector<std::string> told_on_surface = {};  ///< of a model that takes a body: the inputs of points of the surface, those of the volume are their places
-    bool hears_surface = false;     ///< such a model tells a point of the surface of those near it: of drawn points `PointInputs::drawn_from` has all
-    bool needs_both_parts = false;  ///< such a model takes only cases with surface and volume
+    /// For a model that needs a body: the inputs of surface points; those of volume points are their positions.
+    std::vector<std::string> told_on_surface = {};
+    /// For such a model: whether inputs of a surface point include points near it, which are searched in
+    /// `PointInputs::drawn_from` if points were drawn.
+    bool hears_surface = false;
+    bool needs_both_parts = false;  ///< for such a model: whether it accepts only cases with surface and volume
 
-    /// Shares among ranks those parameters that layers can use as they lie, each rank its own part, and says by name how each must be cut. May be empty.
+    /// Shares among ranks the parameters of which layers can use each rank's own part, and returns the layouts in which
+    /// they must be sharded, by name. May be empty.
     std::function<std::map<std::string, AxisLayout>(torch::nn::Module& module, std::int64_t num_ranks)> share_parameters = {};
 
-    /// Of a model of grids: the arguments that follow from the data.
+    /// For a model of grids: returns the arguments that follow from the data.
     std::function<nlohmann::json(const GridWidths&)> grid_widths = {};
-    std::vector<std::int64_t> directions = {};    ///< how many a grid may have, e.g. 2 and 3
-    std::vector<std::string> per_direction = {};  ///< arguments with a number for each direction, for which one number may stand
+    std::vector<std::int64_t> directions = {};    ///< supported numbers of grid dimensions, e.g. 2 and 3
+    std::vector<std::string> per_direction = {};  ///< arguments with one number for each direction, or one for all
 
-    /// Rows of a grid that a cut at their multiples leaves together, so that ranks need not exchange parts of them; empty: a cut may be anywhere.
+    /// Returns a number of grid rows: a cut at multiples of it needs fewer messages. If empty, a cut may be anywhere.
     std::function<std::int64_t(const nlohmann::json& arguments)> rows_together = {};
 
-    /// Writes arguments that may be given in several ways in the one of `defaults`; may be empty.
+    /// Converts arguments that may be given in several forms to the form of `defaults`; may be empty.
     std::function<nlohmann::json(nlohmann::json arguments)> spelled_out = {};
 
-    bool is_denoiser = false;  ///< of grids with noise, whose level it is told: `meshard train` does not take it
+    bool is_denoiser = false;  ///< for grids with noise of a given level; `meshard train` does not support it
 
     bool is_of_grids() const { return make_of_grids != nullptr; }
     bool takes_body() const { return make_of_parts != nullptr; }
 
-    /// Of an argument, or of an option that names a value inside of one.
+    /// The default of an argument, or of an option that names a nested value.
     const nlohmann::json& default_of(const std::string& option) const { return short_names.contains(option) ? short_names.at(option) : defaults.at(option); }
 };
 
-/// Registers a model, before main, for `make_model` and for `meshard train` and `predict`: a line in the source file of the model. This file must be linked
-/// to the program directly (apps/CMakeLists.txt), since linkers drop unused files of a library. docs/models.md shows an example.
+/// Registers a model, before main, for `make_model` and for `meshard train` and `predict`: a line in the source file of
+/// the model. This file must be linked to the program directly (apps/CMakeLists.txt), since linkers drop unused files
+/// of a library. docs/models.md has an example.
 struct ModelRegistration {
     explicit ModelRegistration(ModelEntry entry);
 };
 
-/// Whether a model of this kind can take a time as input.
+/// Returns whether a model of this kind can have a time as input.
 bool takes_time(const ModelEntry& entry);
 
 /// All models: the library's, then those registered by ModelRegistration.
@@ -163,16 +180,17 @@ const ModelEntry& find_model(std::string_view name);
 /// Finds a model of points. @throws InvalidInput as `find_model`, and for a model of grids
 const ModelEntry& find_point_model(std::string_view name);
 
-/// All arguments: those given, and the defaults of those that are absent, or null and not `nullable`.
-/// @throws InvalidInput for a name that is no argument (the message has the nearest one), a value of another type than the default's, and as `check`.
+/// Completes the arguments: absent ones, and null ones that are not `nullable`, get their defaults.
+/// @throws InvalidInput for a name that is no argument (the message has the nearest one), a value of another type than
+/// the default's, and as `check`.
 nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json& arguments);
 
-/// Gives a model's module one part more, whose parameters are then called `name.*`.
-/// @param whose   ends the message where the model has a part of that name: `the head's. Leave ... out.`
-/// @throws InvalidInput there
+/// Adds a submodule to a model's module; its parameters are then called `name.*`.
+/// @param whose   ends the message if the model has a part of that name: `the head's. Leave ... out.`
+/// @throws InvalidInput if the model has a part of that name
 void add_part(Model& model, const std::string& name, std::shared_ptr<torch::nn::Module> part, const std::string& whose);
 
-/// `ModelEntry::share_parameters` of a made model; none where its kind has no such parameters.
+/// `ModelEntry::share_parameters` of a model; empty if its kind has no such parameters.
 std::map<std::string, AxisLayout> share_parameters(const Model& model, std::int64_t num_ranks);
 
 /// @throws InvalidInput as `find_model` and `complete_arguments`.

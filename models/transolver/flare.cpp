@@ -17,7 +17,7 @@ const TransolverOptions& without_plus(const TransolverOptions& options)
 
 }  // namespace
 
-// As the reference: makes a whole Transolver first, which draws random numbers, and then replaces its blocks.
+// As in the reference, a whole Transolver is made first, which draws random numbers; then its blocks are replaced.
 FlareImpl::FlareImpl(const TransolverOptions& options) : TransolverImpl(without_plus(options))
 {
     replace_blocks([&] {

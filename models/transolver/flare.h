@@ -9,7 +9,7 @@ namespace meshard {
 /// Parameters have PhysicsNeMo's names and shapes. A grid decides only the shapes of inputs and outputs.
 class FlareImpl : public TransolverImpl {
 public:
-    /// Draws initial values as Transolver, in the reference's order.
+    /// Draws initial values like Transolver, in the reference's order.
     /// @throws InvalidInput as `TransolverOptions::validate`, and if `plus` is set.
     explicit FlareImpl(const TransolverOptions& options);
 };

@@ -23,8 +23,8 @@ torch::Tensor FlareMixing::mix(const torch::Tensor& x_mid)
     const auto keys = self_k_(x_mid).transpose(1, 2);                                      // (B, H, N, D)
     const auto logits = torch::matmul(keys, q_global_.transpose(-2, -1)).transpose(1, 2);  // (B, N, H, M)
 
-    // Softmax over all points: numerators and denominators are sent in one message, as the sums of slices are. Subtracting the largest logit
-    // only avoids overflow and does not change the result, so it needs no gradient.
+    // Softmax over all points: numerators and denominators are sent in one message, like the sums of slices.
+    // Subtracting the largest logit only avoids overflow and does not change the result, so that it needs no gradient.
     const auto largest = logits.detach().amax({1}, true);                                   // (B, 1, H, M)
     const auto gathered = slice_tokens(torch::exp(logits - largest), self_v_(x_mid), 0.0);  // (B, H, M, D)
     return deslice_tokens(torch::softmax(logits, -1), gathered);

@@ -34,7 +34,7 @@ struct FlareAttentionOptions {
     std::int64_t head_dim = 1;     ///< D
     std::int64_t num_queries = 1;  ///< M
     double dropout = 0.0;
-    std::shared_ptr<RowNoise> noise = {};  ///< of dropout
+    std::shared_ptr<RowNoise> noise = {};  ///< noise of the dropout
 };
 
 /// An attention layer of FLARE: projection, mixing, projection.

@@ -16,7 +16,7 @@ namespace meshard {
 /// @return         (B, H, S, D)
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear& qkv);
 
-/// The same with the weights, (3 D, D), of that layer.
+/// The same attention with the weights, (3 D, D), of that layer.
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight);
 
 /// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or on a grid.
@@ -32,7 +32,8 @@ public:
     /// (B, N, C) to (B, N, C)
     torch::Tensor forward(const torch::Tensor& x);
 
-    /// Sets its weights and sizes in a block of the fused operators. Returns why they cannot do what `forward` does, or null if they can.
+    /// Sets the layer's weights and sizes in a block of the fused operators. Returns the reason why they cannot compute
+    /// `forward`, or null if they can.
     const char* fuse_into(FusedBlock& block) const;
 
 private:

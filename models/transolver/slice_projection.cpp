@@ -14,7 +14,7 @@ constexpr double kWeightEpsilon = 1e-2, kAuthorsWeightEpsilon = 1e-5;
 constexpr double kInitialTemperature = 0.5;
 constexpr double kMinTemperature = 0.5;
 constexpr double kMaxTemperature = 5.0;
-constexpr double kAuthorsMinTemperature = 0.1;  // on grids; none elsewhere
+constexpr double kAuthorsMinTemperature = 0.1;  // on grids only
 constexpr double kNoiseEpsilon = 1e-8;
 
 torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name, std::int64_t in, std::int64_t out, std::size_t num_dims)

@@ -16,41 +16,46 @@
 
 namespace meshard {
 
-/// Uniform numbers in [0, 1) of the shape of the slice logits (B, N, H, S), which Transolver++ turns into Gumbel noise.
+/// Returns uniform numbers in [0, 1) with the shape of the slice logits (B, N, H, S), which Transolver++ converts to
+/// Gumbel noise.
 using UniformNoise = std::function<torch::Tensor(const torch::Tensor& logits)>;
 
-/// When Transolver++ adds noise. The reference always does, in evaluation too.
+/// When Transolver++ adds noise. The reference always does, also in evaluation.
 enum class NoiseWhen : std::uint8_t { Training, Always, Never };
 
-/// Noise of a model, shared by its attention layers. Numbers follow from the points' ids (ops/slices/row_noise.h), unless the caller gives a function.
+/// Noise of a model, shared by its attention layers. The numbers depend on the points' ids (ops/slices/row_noise.h),
+/// unless the caller provides a function.
 struct SliceNoise {
     explicit SliceNoise(std::uint64_t seed) : rows(seed) {}
 
     RowNoise rows;
     NoiseWhen when = NoiseWhen::Training;
-    UniformNoise given;  ///< replaces these numbers, and is called in training and evaluation; may be empty
+    UniformNoise given;  ///< replaces these numbers in training and evaluation; may be empty
 };
 using SharedNoise = std::shared_ptr<SliceNoise>;
 
-/// Noise with the seed of LibTorch's default generator, without drawing a number from it.
+/// Makes noise with the seed of LibTorch's default generator, without drawing a number from it.
 SharedNoise make_noise();
 
-/// The noise that follows from the points' ids; null for none.
+/// The noise that depends on the points' ids; null if there is no noise.
 inline std::shared_ptr<RowNoise> rows_of(const SharedNoise& noise)
 {
     return noise ? std::shared_ptr<RowNoise>(noise, &noise->rows) : nullptr;
 }
 
 struct SliceOptions {
-    std::int64_t dim = 0;                 ///< channels of the points, C
-    std::int64_t num_heads = 1;           ///< H
-    std::int64_t head_dim = 1;            ///< D
-    std::int64_t num_slices = 1;          ///< S
-    bool plus = false;                    ///< Transolver++: a temperature for each point, noise, and one projection instead of two
-    std::vector<std::int64_t> grid = {};  ///< extents of a grid whose points come in row-major order; empty for points in any order
-    SharedNoise noise = {};               ///< for Transolver++ and dropout; null for neither
+    std::int64_t dim = 0;         ///< channels of the points, C
+    std::int64_t num_heads = 1;   ///< H
+    std::int64_t head_dim = 1;    ///< D
+    std::int64_t num_slices = 1;  ///< S
+    bool plus = false;            ///< Transolver++: point temperatures, noise, and one projection instead of two
+    /// Extents of a grid, whose points are in row-major order; empty for points in any order.
+    std::vector<std::int64_t> grid = {};
+    SharedNoise noise = {};  ///< for Transolver++ and dropout; null if neither is used
     bool authors_constants =
-        false;  ///< constants of the paper's code instead of PhysicsNeMo's: 1e-5 added to a slice's weight; temperature not bounded, on grids within 0.1 to 5
+        /// Whether to use constants of the paper's code instead of PhysicsNeMo's: 1e-5 added to a slice's weight;
+        /// temperature not bounded, on grids within 0.1 to 5.
+        false;
 };
 
 /// The first half of physics attention (Wu et al. 2024, Transolver, eq. 1 and 2), which other attention layers use too: each point is assigned to S
@@ -66,7 +71,7 @@ public:
     void add_temperature(torch::nn::Module& owner);
     void add_slices(torch::nn::Module& owner);             ///< in_project_slice
     void add_projections(torch::nn::Module& owner);        ///< in_project_x, in_project_fx
-    void add_point_temperature(torch::nn::Module& owner);  ///< proj_temperature; nothing unless `plus`
+    void add_point_temperature(torch::nn::Module& owner);  ///< proj_temperature, only with `plus`
     void make_slices_orthogonal();                         ///< makes the rows of in_project_slice's weight orthogonal, or its columns if they are fewer
 
     struct Slices {
@@ -77,7 +82,8 @@ public:
     /// @param x   (B, N, C)
     Slices slice(const torch::Tensor& x, bool is_training);
 
-    /// Sets the projections' weights, sizes and noise in a block of the fused operators. Returns why they cannot do what `slice` does, or null if they can.
+    /// Sets the projections' weights, sizes and noise in a block of the fused operators. Returns the reason why they
+    /// cannot compute `slice`, or null if they can.
     const char* fuse_into(FusedBlock& block, bool is_training) const;
 
 private:

@@ -222,7 +222,7 @@ bool TransolverImpl::can_stream() const
 torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
 {
     const auto inputs = point_inputs(fx, embedding, time);
-    noise_->rows.set_rows({embedding, fx});  // constants, which are spread over the points, know no ids
+    noise_->rows.set_rows({embedding, fx});  // constants, which are expanded over the points, have no ids
     const auto x = run(inputs, time);
     return fx.dim() == 3 ? x : x.unflatten(1, options_.structured_shape);
 }

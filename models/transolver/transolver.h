@@ -25,17 +25,17 @@ public:
     /// @param attention   (B, N, C) to (B, N, C)
     TransolverBlockImpl(const TransolverOptions& options, torch::nn::AnyModule attention, bool is_last);
 
-    /// (B, N, C) to (B, N, C), or (B, N, out_dim) from the last.
+    /// (B, N, C) to (B, N, C), or (B, N, out_dim) in the last block.
     torch::Tensor forward(torch::Tensor x);
 
-    /// Its weights for the fused operators, or why they cannot do the same.
+    /// The block's weights for the fused operators, or the reason why they cannot compute it.
     BlockFusion fusion() const;
 
 private:
     torch::nn::LayerNorm ln_1_{nullptr};
     torch::nn::AnyModule attention_;
     torch::nn::Sequential ln_mlp1_{nullptr};
-    torch::nn::Sequential ln_mlp2_{nullptr};  // null except in the last
+    torch::nn::Sequential ln_mlp2_{nullptr};  // null except in the last block
 };
 TORCH_MODULE(TransolverBlock);
 
@@ -75,11 +75,12 @@ public:
 
     std::vector<BlockChoice> block_forms(const torch::Tensor& points) override;
 
-    /// Whether it has the mode Streamed and slice states, for points of the type of its weights.
+    /// Returns whether the mode Streamed and slice states are available for points of the type of the weights.
     bool can_stream() const;
 
-    /// For each layer the slices' tokens after attention, (B, H, S, D), computed from all points, without gradients. With them `forward_with_states` predicts
-    /// at any number of points, these or others, in constant memory. Arguments as for `forward`.
+    /// For each layer the slices' tokens after attention, (B, H, S, D), computed from all points, without gradients.
+    /// With these `forward_with_states` predicts at any number of points, these or others, in constant memory. The
+    /// arguments are those of `forward`.
     /// @throws InvalidInput for a model that the fused operators cannot run
     std::vector<torch::Tensor> slice_states(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
 
@@ -87,7 +88,8 @@ public:
     torch::Tensor forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding = {},
                                       const torch::Tensor& time = {});
 
-    /// The source of Transolver++'s noise (an empty function: random numbers that follow from the points' ids), and when it is added; by default in training.
+    /// Sets the source of Transolver++'s noise (an empty function: random numbers that depend on the points' ids), and
+    /// when it is added; by default in training.
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 

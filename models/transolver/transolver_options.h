@@ -12,7 +12,8 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a Transolver, with the names and defaults that checkpoints use. Meanings and bounds: `transolver_option_table`.
+/// Constructor arguments of a Transolver, with the names and defaults of checkpoints. Meanings and bounds:
+/// `transolver_option_table`.
 struct TransolverOptions : SliceTransformerOptions {
     static constexpr std::int64_t kNotGiven = -1;
 
@@ -28,10 +29,11 @@ struct TransolverOptions : SliceTransformerOptions {
     void validate() const;
 };
 
-/// Declares all of them.
+/// Declares all options.
 const OptionTable<TransolverOptions>& transolver_option_table();
 
-/// Options from the arguments of a checkpoint or a fixture; absent and null ones keep their defaults (for `use_te` this is false).
+/// Reads options from the arguments of a checkpoint or a fixture; absent and null ones keep their defaults (for
+/// `use_te` this is false).
 /// @throws InvalidInput for a name that is not an argument of Transolver, or a value of the wrong type.
 TransolverOptions transolver_options(const nlohmann::json& arguments);
 

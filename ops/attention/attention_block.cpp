@@ -17,19 +17,19 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-/// Part of a block of scores, in rows and columns of the block.
+/// A rectangle of a block of scores, in rows and columns of the block.
 struct Rectangle {
     std::int64_t row = 0, rows = 0, column = 0, columns = 0;
     bool triangular = false;  ///< square, and row i attends to columns 0 to i only
 };
 
-/// The parts of rows x columns that are not masked completely: those beyond the diagonal of a causal attention are left out.
+/// The parts of rows x columns that are not fully masked: those beyond the diagonal of a causal attention are left out.
 std::vector<Rectangle> rectangles(RowRange rows, RowRange columns, bool causal)
 {
     if (rows.length == 0 || columns.length == 0) return {};
     if (!causal) return {{0, rows.length, 0, columns.length, false}};
     std::vector<Rectangle> parts;
-    const auto before = std::min(columns.end(), rows.start) - columns.start;  // keys to which all rows attend
+    const auto before = std::min(columns.end(), rows.start) - columns.start;  // number of keys to which all rows attend
     if (before > 0) parts.push_back({0, rows.length, 0, before, false});
     const auto begin = std::max(columns.start, rows.start), end = std::min(columns.end(), rows.end());
     if (begin < end) {
@@ -39,7 +39,8 @@ std::vector<Rectangle> rectangles(RowRange rows, RowRange columns, bool causal)
     return parts;
 }
 
-/// Cuts a rectangle in slices of at most `length` rows. A slice of a triangle has only the columns to which its rows attend, and is no triangle.
+/// Cuts a rectangle into slices of at most `length` rows. A slice of a triangle has only the columns to which its rows
+/// attend, and is not a triangle.
 std::vector<Rectangle> row_slices(const Rectangle& part, std::int64_t length)
 {
     std::vector<Rectangle> slices;
@@ -53,7 +54,7 @@ std::vector<Rectangle> row_slices(const Rectangle& part, std::int64_t length)
     return slices;
 }
 
-/// Entries of the mask for a rectangle; `column` counts from the mask's first.
+/// The mask's entries for a rectangle, whose columns start at `column` of the mask.
 at::Tensor mask_part(const at::Tensor& mask, const Rectangle& part, std::int64_t column)
 {
     if (!mask.defined()) return mask;
@@ -68,7 +69,8 @@ std::int64_t memory_of(const at::Tensor& tensor)
     return static_cast<std::int64_t>(tensor.storage().nbytes() / tensor.itemsize());
 }
 
-/// Whether LibTorch would compute it by cuDNN: where the GPU and the shapes are such, and the program has not switched it off.
+/// Returns whether LibTorch would use cuDNN: if the GPU and the shapes allow it, and the program has not switched it
+/// off.
 bool prefers_cudnn(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask)
 {
     const bool is_half = queries.scalar_type() == at::kHalf || queries.scalar_type() == at::kBFloat16;
@@ -78,7 +80,7 @@ bool prefers_cudnn(const AttentionSettings& settings, const at::Tensor& queries,
     return choice == static_cast<std::int64_t>(at::SDPBackend::cudnn_attention);
 }
 
-/// The kernel for all pieces of keys that these queries meet.
+/// The kernel for all pieces of keys to which these queries attend.
 PieceKernel piece_kernel(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask,
                          bool wants_mask_gradient)
 {
@@ -88,7 +90,7 @@ PieceKernel piece_kernel(const AttentionSettings& settings, const at::Tensor& qu
                                 prefers_cudnn(settings, queries, keys, values, mask)});
 }
 
-/// A causal piece may have a single key left, which cuDNN does not take.
+/// The kernel to use for these keys: a causal piece may have a single key left, which cuDNN does not accept.
 PieceKernel for_keys(PieceKernel kernel, const at::Tensor& keys)
 {
     return kernel == PieceKernel::Cudnn && keys.size(2) == 1 ? PieceKernel::Flash : kernel;
@@ -99,7 +101,7 @@ at::Tensor dense_rows(const at::Tensor& tensor)
     return tensor.size(3) > 1 && tensor.stride(3) != 1 ? tensor.contiguous() : tensor;
 }
 
-/// Spreads the bits of x; the finishing step of SplitMix64 (Steele, Lea and Flood 2014).
+/// Mixes the bits of x; the finishing step of SplitMix64 (Steele, Lea and Flood 2014).
 std::uint64_t spread(std::uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -107,8 +109,8 @@ std::uint64_t spread(std::uint64_t x)
     return x ^ (x >> 31);
 }
 
-/// 0 where a weight is dropped, 1 / (1 - dropout) elsewhere, for (B, H, rows, columns): depends only on the position in the whole, and on the
-/// field or the seed that all ranks share.
+/// Dropout factors for (B, H, rows, columns): 0 where a weight is dropped, 1 / (1 - dropout) elsewhere. They depend
+/// only on the position in the whole and on the tensor `kept` or the seed that all ranks share.
 at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& scores, RowRange rows, RowRange columns)
 {
     if (settings.kept.defined()) {
@@ -138,16 +140,16 @@ at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& sco
     return kept.to(scores.options());
 }
 
-/// One rectangle with its tensors, for code that holds its scores in memory.
+/// A rectangle of scores with its tensors, for code that stores the scores.
 struct ScoreTile {
     const AttentionSettings& settings;
-    at::Tensor queries, keys, values, mask;  // of the rectangle
+    at::Tensor queries, keys, values, mask;  // parts for the rectangle
     RowRange rows, columns;                  // in the whole
     bool triangular = false;
 
     std::int64_t key_heads() const { return keys.size(1); }
 
-    /// (B, H, R, X) as (B, K, H / K * R, X): the heads that share a head of the keys one after the other.
+    /// (B, H, R, X) to (B, K, H / K * R, X): the heads that share a key head are concatenated.
     at::Tensor grouped(const at::Tensor& x) const
     {
         return x.reshape({x.size(0), key_heads(), x.size(1) / std::max<std::int64_t>(key_heads(), 1) * x.size(2), x.size(3)});
@@ -167,14 +169,15 @@ struct ScoreTile {
     }
 };
 
-/// Number of rows for which a mask of the rectangle has at most 2^27 numbers: a kernel takes its part as a copy.
+/// Number of rows for which a mask of the rectangle has at most 2^27 entries: kernels get their part as a copy.
 std::int64_t masked_rows(const at::Tensor& mask, const Rectangle& part)
 {
     if (!mask.defined() || mask.size(2) == 1) return part.rows;
     return std::max<std::int64_t>(16, (std::int64_t{1} << 27) / std::max<std::int64_t>(1, mask.size(0) * mask.size(1) * part.columns));
 }
 
-/// Number of rows for which the scores of a tile are about 2^20 numbers, which fit a cache; on a device, where each operator is a launch, 2^24.
+/// Number of rows for which a tile has about 2^20 scores, which fit a cache; 2^24 on a device, where each operator is a
+/// launch.
 std::int64_t tile_rows(const at::Tensor& queries, std::int64_t columns)
 {
     const auto row = std::max<std::int64_t>(1, queries.size(0) * queries.size(1) * columns);
@@ -233,7 +236,7 @@ void AttentionSum::start(std::int64_t value_size)
 {
     if (output_.defined()) return;
     const auto options = queries_.options().dtype(attention_sum_type(queries_.scalar_type()));
-    // Heads adjacent in memory, as the layers after an attention need them.
+    // Heads of a row are adjacent in memory, as the layers after an attention need them.
     output_ = at::zeros({queries_.size(0), queries_.size(2), queries_.size(1), value_size}, options).transpose(1, 2);
     log_sum_exp_ = at::full({queries_.size(0), queries_.size(1), queries_.size(2)}, kMinusInfinity, options);
 }
@@ -243,7 +246,7 @@ void AttentionSum::merge(const at::Tensor& output, const at::Tensor& log_sum_exp
     const auto rows = output.size(2);
     const auto type = attention_sum_type(queries_.scalar_type());
     if (!output_.defined() && rows == queries_.size(2)) {
-        output_ = output;  // as it is: nothing may follow
+        output_ = output;  // returned as it is if no more keys follow
         log_sum_exp_ = log_sum_exp.to(type);
         return;
     }
@@ -303,7 +306,7 @@ void add_attention_gradients(const AttentionSettings& settings, const AttentionQ
     const auto most_rows = piece_rows(keys, 2048);  // limits the size of a kernel's results for the queries
     for (const auto& part : rectangles(queries.rows, columns, settings.causal)) {
         auto length = std::min(most_rows, masked_rows(mask, part));
-        if (part.triangular) length = part.rows;  // kernels skip its empty half
+        if (part.triangular) length = part.rows;  // kernels skip the empty half of a triangle
         if (kernel == PieceKernel::Tiles) length = tile_rows(queries.queries, part.columns);
         for (const auto& slice : row_slices(part, length)) {
             const auto tile_queries = queries.narrow(slice.row, slice.rows);

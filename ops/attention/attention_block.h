@@ -13,13 +13,15 @@ namespace meshard {
 /// has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, true where a query attends to a key.
 struct AttentionSettings {
     double scale = 1;
-    bool causal = false;   ///< row i attends to keys 0 to i
-    double dropout = 0;    ///< probability that a weight is dropped
-    at::Tensor kept = {};  ///< (B, H, L, S) of the whole: weights that are not dropped; undefined: drawn from `seed` and the index in the whole
+    bool causal = false;  ///< row i attends to keys 0 to i
+    double dropout = 0;   ///< probability that a weight is dropped
+    /// (B, H, L, S) for the whole: which weights are kept; if undefined, drawn from `seed` and the position in the
+    /// whole.
+    at::Tensor kept = {};
     std::int64_t seed = 0;
-    std::int64_t first_batch = 0;  ///< index in the whole of this rank's first batch,
-    std::int64_t first_head = 0;   ///< and of its first head
-    std::int64_t num_heads = 1;    ///< of the whole
+    std::int64_t first_batch = 0;  ///< index of this rank's first batch in the whole
+    std::int64_t first_head = 0;   ///< index of this rank's first head in the whole
+    std::int64_t num_heads = 1;    ///< number of heads of the whole
 };
 
 /// Rows `start` to `start + length - 1` of the whole sequence.
@@ -34,20 +36,22 @@ struct AttentionOutput {
     at::Tensor output, log_sum_exp;
 };
 
-/// Attention of some queries to keys that are added block by block: sums of the online softmax (Milakov and Gimelshein 2018; merged by log-sum-exp as in
-/// Liu, Zaharia and Abbeel 2023).
+/// Attention of some queries to keys that are added block by block, by online softmax (Milakov and Gimelshein 2018);
+/// blocks are merged by log-sum-exp as in Liu, Zaharia and Abbeel 2023.
 class AttentionSum {
 public:
     AttentionSum(const AttentionSettings& settings, at::Tensor queries, RowRange rows);
 
-    /// Adds keys and values of the rows `columns`. `mask` covers all queries and begins with key `first_masked`; undefined for none.
+    /// Adds the keys and values of the rows `columns`. `mask` covers all queries and the keys from `first_masked` on;
+    /// undefined for none.
     void add(const at::Tensor& keys, const at::Tensor& values, RowRange columns, const at::Tensor& mask, std::int64_t first_masked);
 
-    /// Adds a part of the sum that another rank has computed, for the queries from `row` on.
+    /// Merges a partial result that another rank has computed for the queries from `row` on.
     void merge(const at::Tensor& output, const at::Tensor& log_sum_exp, std::int64_t row);
 
-    /// (B, H, L, E) in float, in double for double, or in the type of the queries where one kernel has computed all; log-sum-exp (B, H, L) in float or double.
-    /// Rows without any key: zero and minus infinity.
+    /// Returns the output (B, H, L, E) in float (double for double inputs), or in the type of the queries if one kernel
+    /// has computed it all, and the log-sum-exp (B, H, L) in float or double. Rows without any key get zero and minus
+    /// infinity.
     AttentionOutput finish(std::int64_t value_size);
 
 private:
@@ -59,8 +63,8 @@ private:
     at::Tensor output_, log_sum_exp_;  // undefined before the first keys
 };
 
-/// Tensors of the queries for the backward pass: (B, H, L, D), (B, H, L, E), (B, H, L, E) and (B, H, L). Output and log-sum-exp are those over
-/// all keys; rows without any key have a log-sum-exp of zero.
+/// Tensors of the queries for backward: (B, H, L, D), (B, H, L, E), (B, H, L, E) and (B, H, L). Output and log-sum-exp
+/// are those over all keys; rows without any key have log-sum-exp 0.
 struct AttentionQueries {
     at::Tensor queries, output_gradient, output, log_sum_exp;
     RowRange rows;
@@ -73,15 +77,16 @@ struct AttentionGradients {
     at::Tensor queries, keys, values, mask;
 };
 
-/// Adds the contribution of the keys and values of the rows `columns` to the gradients. `gradients.keys` and `.values` are those of `columns`,
-/// the others those of all queries and of the whole mask.
+/// Adds the contribution of the keys and values of the rows `columns` to the gradients. `gradients.keys` and `.values`
+/// are those of `columns`; the other gradients are those of all queries and of the whole mask.
 void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& keys, const at::Tensor& values,
                              RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients);
 
-/// Rows of a piece at a time: so many on CPUs, more on a device, where each operator is a launch and a kernel divides a piece among all multiprocessors.
+/// Number of key rows in a piece: `on_cpus` on CPUs, more on a device, where each operator is a launch and a kernel
+/// divides a piece among all multiprocessors.
 std::int64_t piece_rows(const at::Tensor& keys, std::int64_t on_cpus);
 
-/// The type of attention's sums.
+/// The type in which attention adds values of `type`.
 at::ScalarType attention_sum_type(at::ScalarType type);
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled-dot-product attention. Instead of the operators that at::scaled_dot_product_attention chooses by device and shape, the table gets one
-// operator here, with the forward and backward signatures that LibTorch keeps for backends with attention of their own.
+// Scaled-dot-product attention. at::scaled_dot_product_attention would choose among several operators by device and
+// shape; here it calls one operator, with the forward and backward signatures that LibTorch reserves for backends with
+// their own attention.
 #include "ops/attention/causal_attention.h"
 #include "ops/attention/ring_attention.h"
 #include "ops/rules/placement_algebra.h"
@@ -21,17 +22,18 @@ using AxisLayouts = AxisLayouts;
 
 /// How the work is divided among the ranks of one axis.
 enum class Role : std::uint8_t {
-    Whole,  ///< nothing: all compute the same
+    Whole,  ///< not divided: all ranks compute the same
     Batch,
     Heads,
-    Queries,  ///< rows of the queries; the keys are whole
-    Keys,     ///< rows of the keys; the queries are whole, and partial results are merged
-    Ring,     ///< rows of both: the keys are sent around a ring
+    Queries,  ///< rows of the queries are divided; every rank has all keys
+    Keys,     ///< rows of the keys are divided; every rank has all queries, and partial results are merged
+    Ring,     ///< rows of both are divided; the keys are sent around a ring
 };
 
 constexpr std::int64_t kBatch = 0, kHeads = 1, kRows = 2;
 
-/// How queries (B, H, L, D), keys and values (B, K, S, ...) and mask (B or 1, H or 1, L or 1, S or 1) are laid out for one attention.
+/// Division of one attention among ranks, and the layouts of queries (B, H, L, D), keys and values (B, K, S, ...) and
+/// mask (B or 1, H or 1, L or 1, S or 1).
 struct Plan {
     c10::SmallVector<Role, 2> roles;
     AxisLayouts queries, keys, mask;
@@ -57,13 +59,14 @@ AxisLayout even_cut(std::int64_t dim, std::int64_t length, std::int64_t ranks)
     return {Shard(dim), std::make_shared<Extents>(even_extents(length, ranks)), 1};
 }
 
-/// The cut in one block: the same extents where they are, even ones where a flattened batch interleaves the ranks.
+/// The sharding in one block: with the same extents if it has one block, with even ones if a flattened batch
+/// interleaves the ranks.
 AxisLayout in_one_block(const AxisLayout& layout, std::int64_t length)
 {
     return layout.blocks == 1 ? layout : even_cut(layout.placement.dim, length, static_cast<std::int64_t>(layout.extents->size()));
 }
 
-/// Extents of the queries' heads, or of the keys', from those of the other; null if a rank would share a head of the keys.
+/// Extents of the keys' heads from those of the queries' heads, or vice versa; null if ranks would share a key head.
 std::shared_ptr<const Extents> scaled(const Extents& extents, std::int64_t factor, std::int64_t divisor)
 {
     auto result = std::make_shared<Extents>();
@@ -90,7 +93,7 @@ void plan_heads(Plan& plan, std::int64_t axis, const AxisLayout& queries, const 
     plan.keys[axis] = {Shard(kHeads), k, 1};
 }
 
-/// Which rank computes which part: the same on every rank, since it depends on the layouts only.
+/// Decides which rank computes which part, from the layouts only, so that all ranks decide alike.
 Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
 {
     const auto num_axes = call.num_axes();
@@ -99,11 +102,11 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
     plan.queries.resize(num_axes);
     plan.keys.resize(num_axes);
     plan.mask.resize(num_axes);
-    if (exact_mode()) return plan;  // every rank computes the whole: no result depends on the partition
+    if (exact_mode()) return plan;  // every rank computes the whole, so that no result depends on the sharding
     bool query_taken[3] = {}, key_taken[3] = {};
 
     for (std::int64_t axis = 0; axis < num_axes; ++axis) {
-        const auto cut_of = [&](const at::Tensor& tensor) {  // a cut of the last dimension is gathered
+        const auto cut_of = [&](const at::Tensor& tensor) {  // a tensor sharded along its last dimension is gathered
             const auto& layout = call.layout(tensor, axis);
             if (!layout.is_shard() || layout.placement.dim > kRows) return AxisLayout{};
             return one_block || layout.placement.dim != kBatch ? in_one_block(layout, tensor.size(layout.placement.dim)) : layout;
@@ -119,7 +122,8 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
         if (dim == kHeads) role = Role::Heads;
         if (dim == kRows) role = !q.is_shard() ? Role::Keys : k.is_shard() ? Role::Ring : Role::Queries;
         const bool of_queries = role != Role::Keys, of_keys = role != Role::Queries;
-        if ((of_queries && query_taken[dim]) || (of_keys && key_taken[dim])) continue;  // another axis cuts this dimension
+        // Another axis shards this dimension.
+        if ((of_queries && query_taken[dim]) || (of_keys && key_taken[dim])) continue;
         query_taken[dim] |= of_queries;
         key_taken[dim] |= of_keys;
 
@@ -140,14 +144,14 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
     return plan;
 }
 
-/// In exact mode always in the same order in memory: which kernel multiplies, and so how it rounds, may depend on strides, even on those of dimensions of size
-/// 1.
+/// In exact mode returns a copy with standard strides: which kernel multiplies, and so how it rounds, may depend on
+/// strides, even on those of dimensions of size 1.
 at::Tensor in_plain_order(const at::Tensor& tensor)
 {
     return exact_mode() ? at::empty(tensor.sizes(), tensor.options()).copy_(tensor) : tensor;
 }
 
-/// This rank's part of a tensor in the given layouts.
+/// Converts a tensor to `layouts` and returns its local part.
 at::Tensor local_in(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& layouts)
 {
     if (!tensor.defined()) return tensor;
@@ -156,7 +160,7 @@ at::Tensor local_in(const RuleCall& call, const at::Tensor& tensor, const AxisLa
     return in_plain_order(*spec_of(source) == *spec ? local_of(source) : local_of(convert(source, spec)));
 }
 
-/// Rows of the whole that each rank of an axis holds; all of them, on one rank, if no axis cuts them.
+/// The rows of the whole that each rank of an axis holds; one range with all rows if no axis shards them.
 std::vector<RowRange> ranges_of(const AxisLayouts& layouts, std::int64_t axis, std::int64_t length)
 {
     if (axis < 0) return {{0, length}};
@@ -177,7 +181,7 @@ struct LocalAttention {
     RowRange rows;
     AttentionKeys keys;
     RankGroup group;
-    bool is_shared_out = false;  // causal, of a sequence to itself: `causal_attention` balances the work
+    bool is_shared_out = false;  // causal self-attention: `causal_attention` balances the work
 };
 
 LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal, std::optional<double> scale, const at::Tensor& drawn)
@@ -242,8 +246,8 @@ at::Tensor heads_inside(const at::Tensor& output, at::ScalarType type)
     return output.transpose(1, 2).contiguous().to(type).transpose(1, 2);
 }
 
-/// What decides which weights are dropped, the same on every rank: for few weights the mask that the plain operator draws on the CPU, (B, H, L, S);
-/// for more than a rank should hold, a seed.
+/// The random choice of dropped weights, the same on every rank: for few weights the mask that the plain operator draws
+/// on the CPU, (B, H, L, S); for larger masks a seed.
 at::Tensor drawn_dropout(const RuleCall& call, const Operands& whole, double dropout)
 {
     constexpr std::int64_t kLargestField = 1 << 24;
@@ -273,11 +277,11 @@ void attention(RuleCall& call)
     const auto h = whole.queries.size(1), l = whole.queries.size(2), e = whole.values.size(3);
     const auto output = wrap(heads_inside(result.output, whole.queries.scalar_type()), spec, {l * h * e, e, h * e, 1});
     const auto sum = wrap(result.log_sum_exp.masked_fill(result.log_sum_exp == -INFINITY, 0).contiguous(), spec);
-    const auto saved = drawn.defined() ? wrap(drawn, call.replicated()) : drawn;  // in the place of the seed
+    const auto saved = drawn.defined() ? wrap(drawn, call.replicated()) : drawn;  // returned in the place of the seed
     call.finish({output, sum, at::Tensor(), at::Tensor(), l, whole.keys.size(2), saved, at::Tensor(), at::Tensor()});
 }
 
-/// The axes on which a gradient is a sum over ranks: those that divide the work without cutting this tensor.
+/// The layout of a gradient, which is a pending sum on the axes that divide the work without sharding this tensor.
 SpecPtr gradient_spec(const RuleCall& call, const Plan& plan, AxisLayouts layouts)
 {
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
@@ -315,7 +319,7 @@ void attention_backward(RuleCall& call)
 const RuleRegistration r_attention("attention", {"aten::_scaled_dot_product_fused_attention_overrideable"}, attention);
 const RuleRegistration r_backward("attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"}, attention_backward);
 
-/// `what()` is called only where it does not hold: to compose it takes as long as an operator.
+/// Throws if `holds` is false. `what()` composes the message, which takes as long as an operator.
 template <class F>
 void require(bool holds, F&& what)
 {
@@ -334,16 +338,16 @@ std::string shape_of(const at::Tensor& tensor)
     return text + ")";
 }
 
-/// (..., H, R, X) as (B, H, R, X): what comes before the heads becomes one batch, and what has no heads gets one.
+/// (..., H, R, X) to (B, H, R, X): the dimensions before the heads become one batch; without heads there is one head.
 at::Tensor in_four_dims(at::Tensor tensor, std::int64_t num_dims)
 {
     while (tensor.dim() < num_dims) tensor = tensor.unsqueeze(0);
-    if (num_dims == 3) return tensor.unsqueeze(1);  // (N, L, D): the batch comes first, as everywhere
+    if (num_dims == 3) return tensor.unsqueeze(1);  // (N, L, D): the first dimension is the batch
     while (tensor.dim() < 4) tensor = tensor.unsqueeze(0);
     return tensor.dim() > 4 ? tensor.flatten(0, tensor.dim() - 4) : tensor;
 }
 
-/// `tensor` with its leading dimensions, all but the last `kept`, broadcast to `lead`.
+/// Broadcasts the leading dimensions of `tensor`, all but the last `kept`, to `lead`.
 at::Tensor with_lead(const at::Tensor& tensor, c10::IntArrayRef lead, std::int64_t kept)
 {
     auto shape = lead.vec();
@@ -352,7 +356,7 @@ at::Tensor with_lead(const at::Tensor& tensor, c10::IntArrayRef lead, std::int64
     return tensor.sizes() == c10::IntArrayRef(shape) ? tensor : tensor.expand(shape);
 }
 
-/// at::scaled_dot_product_attention for sharded tensors: one attention operator, whatever the device and the shapes.
+/// at::scaled_dot_product_attention for sharded tensors: one attention operator for all devices and shapes.
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
                                         double dropout, bool causal, std::optional<double> scale, bool grouped)
 {
@@ -372,7 +376,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     require(!bias.defined() || (bias.dim() <= num_dims && bias.dim() >= 1), "the mask has more dimensions than the query.");
 
     auto q = query, k = key, v = value;
-    for (auto* tensor : {&q, &k, &v}) {  // dimensions that one lacks are in front, as in matmul
+    for (auto* tensor : {&q, &k, &v}) {  // missing dimensions are added in front, as in matmul
         while (tensor->dim() < num_dims) *tensor = tensor->unsqueeze(0);
     }
     c10::DimVector lead;
@@ -400,7 +404,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
         });
     }
 
-    // Every key head is used by the same number of query heads; a single key head by all.
+    // Every key head is used by the same number of query heads, a single key head by all.
     const auto heads = grouped ? q.size(1) : std::max({q.size(1), k.size(1), v.size(1)});
     if (q.size(1) != heads) q = q.expand({-1, heads, -1, -1});
     for (auto* tensor : {&k, &v}) {
@@ -421,7 +425,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     return num_dims == 4 ? output : output.unflatten(0, lead);
 }
 
-// Registered above and below autograd, so that the operator is not decomposed in either.
+// Registered above and below autograd, so that the operator is decomposed in neither.
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library)
 {
     library.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention));

@@ -10,9 +10,9 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kPieceRows = 1024;  // on CPUs
+constexpr std::int64_t kPieceRows = 1024;  // number of rows of a piece on CPUs
 
-/// Kinds of messages: inputs of work, and its results.
+/// What a message carries: inputs or results of a work item.
 enum Kind {
     kKeys,
     kValues,
@@ -28,7 +28,7 @@ enum Kind {
     kNumKinds
 };
 
-/// Type, and sizes without the rows, of the tensors that are sent.
+/// Type of a tensor that is sent, and its shape without the rows.
 struct TensorForm {
     std::vector<std::int64_t> shape;
     at::ScalarType type = at::kFloat;
@@ -39,7 +39,7 @@ struct TensorForm {
         sizes[2] = rows;
         return sizes;
     }
-    std::int64_t bytes(std::int64_t rows) const  // padded so that the next tensor is aligned
+    std::int64_t bytes(std::int64_t rows) const  // padded, so that the next tensor is aligned
     {
         return (c10::multiply_integers(shape_of(rows)) * static_cast<std::int64_t>(c10::elementSize(type)) + 15) / 16 * 16;
     }
@@ -51,8 +51,9 @@ struct Item {
     std::int64_t rows = 0;
 };
 
-/// The schedule. Work t of a rank: with piece t of the keys of the rank `distance(t)` before it, for the queries that it keeps;
-/// and with piece t of the queries that the rank `distance(t)` after it lends, for all its keys.
+/// The schedule of work items. In item t a rank computes piece t of the keys that the rank `distance(t)` before it has
+/// sent, for the queries that it keeps; and piece t of the queries that the rank `distance(t)` after it has sent, for
+/// all its own keys.
 class Schedule {
 public:
     Schedule(const std::vector<RowRange>& ranges, std::int64_t piece_rows, bool is_backward) : ranges_(ranges), is_backward_(is_backward)
@@ -69,7 +70,8 @@ public:
     RowRange key_piece(int rank, std::int64_t work) const { return piece(ranges_[rank], work); }
     RowRange lent_piece(int rank, std::int64_t work) const { return piece({kept(rank).end(), ranges_[rank].length - kept(rank).length}, work); }
 
-    /// What exchange e sends from one rank to another: the inputs of work e, and the results of work e - 2, since work e - 1 is computed at the same time.
+    /// What exchange e sends from one rank to another: the inputs of work item e, and the results of item e - 2, since
+    /// item e - 1 is computed at the same time.
     std::vector<Item> items(std::int64_t exchange, int from, int to) const
     {
         std::vector<Item> items;
@@ -108,7 +110,7 @@ private:
     bool is_backward_;
 };
 
-/// One exchange: the tensors to all other ranks, and those from them, each in one buffer.
+/// One exchange: the tensors for all other ranks in one buffer, and those received from them in another.
 class Exchange {
 public:
     Exchange(const Schedule& schedule, std::int64_t index, const TensorForms& forms, const at::Tensor& like, const RankGroup& group)
@@ -166,8 +168,9 @@ private:
     PendingCollective pending_;
 };
 
-/// Runs the schedule: `meanwhile` while the first inputs are received; `fill_inputs(exchange, work)`, `fill_results(exchange, work)`,
-/// `work(exchange, work)` and `take_results(exchange, work)`, each for every work.
+/// Runs the schedule. `meanwhile` runs while the first inputs are received; for every work item the callbacks
+/// `fill_inputs(exchange, item)`, `fill_results(exchange, item)`, `work(exchange, item)` and `take_results(exchange,
+/// item)` run.
 template <class Pass>
 void run_schedule(const Schedule& schedule, const TensorForms& forms, const at::Tensor& like, const RankGroup& group, Pass& pass)
 {
@@ -208,7 +211,7 @@ TensorForms make_forms(const at::Tensor& q, const at::Tensor& k, const at::Tenso
     return forms;
 }
 
-/// Used by both passes: the ranks with which this one exchanges messages, and the range of its own rows.
+/// State of both passes: the ranks with which this one exchanges messages, and the range of its own rows.
 struct PassBase {
     const AttentionSettings& settings;
     const AttentionKeys& keys;
@@ -216,7 +219,8 @@ struct PassBase {
     int me = 0;
 
     RowRange own() const { return keys.ranges[me]; }
-    int before(std::int64_t t) const { return me - schedule.distance(t); }  // the rank whose keys are received; negative: none
+    // The rank whose keys are received; negative: none.
+    int before(std::int64_t t) const { return me - schedule.distance(t); }
     int after(std::int64_t t) const
     {
         const auto rank = me + schedule.distance(t);
@@ -235,7 +239,7 @@ struct PassBase {
 struct ForwardPass : PassBase {
     at::Tensor queries;
     AttentionSum sum;
-    AttentionOutput found{};  // for the rank after
+    AttentionOutput found{};  // results for the later rank whose queries were received
 
     void fill_inputs(Exchange& exchange, std::int64_t t) const
     {
@@ -280,7 +284,7 @@ struct ForwardPass : PassBase {
 struct BackwardPass : PassBase {
     const AttentionQueries& queries;
     AttentionGradients total;
-    AttentionGradients found{};  // the keys' for the rank before, the queries' for the rank after
+    AttentionGradients found{};  // keys' gradients for the earlier rank, queries' gradients for the later rank
 
     void fill_inputs(Exchange& exchange, std::int64_t t) const
     {

@@ -5,11 +5,12 @@
 
 namespace meshard {
 
-/// Causal attention of a sequence to itself with work in proportion to each rank's rows. In a plain ring the last rank would attend to all keys
-/// and the first only to its own; here, of every pair of ranks, the earlier one in the sequence computes half of the later one's
-/// queries and sends back the results. `keys.ranges` are those of the queries too, `keys.mask` is not defined.
+/// Causal self-attention with work proportional to each rank's rows. In a plain ring the last rank would attend to all
+/// keys and the first only to its own; here, in every pair of ranks, the earlier one in the sequence computes half of
+/// the later one's queries and sends back the results. `keys.ranges` are also the ranges of the queries; `keys.mask`
+/// must be undefined.
 ///
-/// Ranks send and receive the next pieces while they compute one. Collective over `group`.
+/// Ranks exchange the next pieces while they compute one. Collective over `group`.
 AttentionOutput causal_attention(const AttentionSettings& settings, const at::Tensor& queries, const AttentionKeys& keys, const RankGroup& group);
 
 /// Gradients of this rank's queries, keys and values, in the type of sums. Collective over `group`.

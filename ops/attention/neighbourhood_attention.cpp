@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators meshard::neighbourhood_attention and its backward, for plain tensors: on the CPU by kernels of our own, elsewhere composed of LibTorch's.
+// The operators meshard::neighbourhood_attention and its backward for plain tensors: with our own kernels on the CPU,
+// elsewhere composed of LibTorch's operators.
 #include "ops/attention/neighbourhood_attention.h"
 
 #include "ops/attention/attention_block.h"
@@ -26,7 +27,8 @@ using torch::autograd::variable_list;
 
 constexpr std::int64_t kGridRows = 1, kGridColumns = 2, kGridHeads = 3, kGridChannels = 4;
 
-/// Entries `begin`, `begin` + dilation, ... before `end` that leave the remainder `group`, as entries of the grid of that group.
+/// The entries `begin`, `begin` + dilation, ... before `end` with remainder `group`, as a range of entries in the
+/// group's own grid.
 std::pair<std::int64_t, std::int64_t> entries_of_group(std::int64_t begin, std::int64_t count, std::int64_t group, std::int64_t dilation)
 {
     const auto up = [&](std::int64_t entry) { return entry <= group ? 0 : (entry - group + dilation - 1) / dilation; };
@@ -34,7 +36,7 @@ std::pair<std::int64_t, std::int64_t> entries_of_group(std::int64_t begin, std::
     return {first, up(begin + count) - first};
 }
 
-/// The windows among the entries of an axis that leave the remainder `group`.
+/// The windows on the entries of an axis with remainder `group`.
 AxisWindows windows_of_group(const GridAxis& axis, std::int64_t group)
 {
     const auto& here = axis.here;
@@ -45,13 +47,13 @@ AxisWindows windows_of_group(const GridAxis& axis, std::int64_t group)
     return windows;
 }
 
-/// One head of one sample, and the rows and columns that leave one pair of remainders.
+/// One head of one sample, and the rows and columns of one pair of remainders.
 struct Problem {
     std::int64_t sample = 0, head = 0;
     std::array<std::int64_t, 2> group{};
 };
 
-/// All problems that have queries.
+/// All problems with at least one query.
 std::vector<Problem> problems(const at::Tensor& queries, const std::array<GridAxis, 2>& axes)
 {
     std::vector<Problem> all;
@@ -68,7 +70,7 @@ std::vector<Problem> problems(const at::Tensor& queries, const std::array<GridAx
     return all;
 }
 
-/// The part of a tensor that belongs to a problem. `first`: of the tensor's rows and columns, in the grid.
+/// The part of a tensor for a problem. `first` are the grid's row and column at which the tensor begins.
 template <class T>
 GridOfVectors<T> part(const at::Tensor& tensor, const Problem& problem, const std::array<GridAxis, 2>& axes, std::array<std::int64_t, 2> first)
 {
@@ -143,7 +145,7 @@ void run_backward(const at::Tensor& gradient, const at::Tensor& queries, const a
 
 // --- composed of LibTorch's operators ---------------------------------------------------------------------------------------
 
-/// Queries of a rectangle with the rectangle of keys that they see, both counted from the first that is here.
+/// A rectangle of queries and the rectangle of keys that they attend to, relative to this rank's first query and key.
 struct Tile {
     std::array<std::int64_t, 2> first_query, num_queries, first_key, num_keys;
 };
@@ -177,15 +179,15 @@ at::Tensor rectangle(const at::Tensor& tensor, const std::array<std::int64_t, 2>
     return tensor.narrow(kGridRows, first[0], count[0]).narrow(kGridColumns, first[1], count[1]);
 }
 
-/// (B, rows, columns, H, D) as (B, H, rows * columns, D), in memory of this order: libraries round products of other orders in other ways. So they do where
-/// only the strides of dimensions of size one are others.
+/// (B, rows, columns, H, D) to a contiguous (B, H, rows * columns, D): libraries round products of other memory orders
+/// differently, even if only the strides of dimensions of size one differ.
 at::Tensor by_heads(const at::Tensor& tensor, at::ScalarType type)
 {
     const auto rows = tensor.flatten(kGridRows, kGridColumns).transpose(1, 2).to(type).contiguous();
     return rows.as_strided(rows.sizes(), c10::contiguous_strides(rows.sizes()));
 }
 
-/// (queries, keys): whether a query of the tile sees a key, along one axis.
+/// (queries, keys): whether a query of the tile attends to a key, along one axis.
 at::Tensor sees(const GridAxis& axis, std::int64_t first_query, std::int64_t num_queries, std::int64_t first_key, std::int64_t num_keys, at::Device device)
 {
     const auto options = at::TensorOptions(at::kLong).device(device);
@@ -205,7 +207,8 @@ at::Tensor tile_weights(const at::Tensor& queries, const at::Tensor& keys, const
     std::array<at::Tensor, 2> seen;
     for (int axis = 0; axis < 2; ++axis)
         seen[axis] = sees(axes[axis], tile.first_query[axis], tile.num_queries[axis], tile.first_key[axis], tile.num_keys[axis], queries.device());
-    const auto both = seen[0].unsqueeze(1).unsqueeze(3).logical_and(seen[1].unsqueeze(0).unsqueeze(2));  // (rows, columns, key rows, key columns)
+    // (rows, columns, key rows, key columns).
+    const auto both = seen[0].unsqueeze(1).unsqueeze(3).logical_and(seen[1].unsqueeze(0).unsqueeze(2));
     const auto mask = both.flatten(2, 3).flatten(0, 1);
     return at::softmax(at::matmul(queries * scale, keys.transpose(2, 3)).masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity()), -1);
 }
@@ -256,7 +259,7 @@ std::array<GridAxis, 2> whole_axes(const at::Tensor& queries, at::IntArrayRef si
     return axes;
 }
 
-/// The second result is what ranks keep for backward of the keys and values that they received; empty for plain tensors.
+/// The second result holds the keys and values that ranks have received, for backward; empty for plain tensors.
 std::tuple<at::Tensor, at::Tensor> plain_forward(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, at::IntArrayRef size,
                                                  at::IntArrayRef dilation, double scale)
 {
@@ -339,7 +342,8 @@ TORCH_LIBRARY_IMPL(meshard, Autograd, library)
 std::pair<std::int64_t, std::int64_t> GridAxis::seen(std::int64_t begin, std::int64_t end) const
 {
     if (begin >= end) return {begin, begin};
-    // Windows move with their queries: the first and the last query of each group see the first and the last keys.
+    // Windows move with their queries: the first and the last query of each group attend to the first and the last
+    // keys.
     std::int64_t first = here.length, last = -1;
     for (std::int64_t group = 0; group < dilation; ++group) {
         const auto [first_query, num_queries] = entries_of_group(begin, end - begin, group, dilation);

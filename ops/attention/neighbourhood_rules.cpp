@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neighbourhood attention of sharded grids. Along a cut axis of the grid every rank receives the keys and values that its queries see, and returns their
-// gradients; samples and heads stay with their rank; cut channels are gathered.
+// Neighbourhood attention of sharded grids. Along a cut axis of the grid every rank receives the keys and values that
+// its queries need, and returns their gradients; samples and heads stay on their rank; cut channels are gathered.
 #include "ops/attention/neighbourhood_attention.h"
 #include "ops/grids/grid_cuts.h"
 #include "ops/rules/rank_parts.h"
@@ -13,16 +13,16 @@ namespace {
 
 constexpr std::int64_t kFirstAxis = 1, kWidthDim = 4;
 
-/// How one call is divided among the ranks.
+/// Division of one call among the ranks.
 struct Division {
-    AxisLayouts layouts;                   ///< of queries, keys, values and output
-    std::array<GridAxis, 2> axes;          ///< of this rank
-    std::vector<RangeExchange> exchanges;  ///< of keys and values, along each cut axis
-    AxisLayouts received;                  ///< of keys and values with those that this rank has received
+    AxisLayouts layouts;                   ///< layouts of queries, keys, values and output
+    std::array<GridAxis, 2> axes;          ///< this rank's part of the grid
+    std::vector<RangeExchange> exchanges;  ///< exchanges of keys and values along each cut axis
+    AxisLayouts received;                  ///< layouts of keys and values including those received
 };
 
-/// The cuts of the first operand that cuts anything on an axis, except along channels. Every rank computes the whole in exact mode, so that no result depends
-/// on the partition.
+/// The layouts of the first operand that is sharded on an axis, except along channels. In exact mode every rank
+/// computes the whole, so that no result depends on the sharding.
 AxisLayouts shared_layouts(const RuleCall& call, c10::ArrayRef<at::Tensor> operands)
 {
     AxisLayouts layouts(call.num_axes());
@@ -40,7 +40,7 @@ AxisLayouts shared_layouts(const RuleCall& call, c10::ArrayRef<at::Tensor> opera
     return layouts;
 }
 
-/// No result for grids whose rows, columns or heads were flattened with others.
+/// Returns nothing for grids whose rows, columns or heads were flattened with other dimensions.
 std::optional<Division> division(const RuleCall& call, c10::ArrayRef<at::Tensor> operands, at::IntArrayRef size, at::IntArrayRef dilation)
 {
     Division result;
@@ -72,7 +72,7 @@ std::optional<Division> division(const RuleCall& call, c10::ArrayRef<at::Tensor>
     return result;
 }
 
-/// neighbourhood_attention(query, key, value, size, dilation, scale) -> output, keys and values as they are kept for backward
+/// neighbourhood_attention(query, key, value, size, dilation, scale) -> output, received keys and values for backward
 void neighbourhood_rule(RuleCall& call)
 {
     const std::vector<at::Tensor> operands{call.tensor(0), call.tensor(1), call.tensor(2)};

@@ -16,13 +16,15 @@ namespace meshard {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kWordBytes = 16;        // kernels of GPUs read so many bytes at a time
-constexpr std::int64_t kLogSumRows = 32;       // of which the efficient kernel reads a whole block
-constexpr std::int64_t kMostCudnnWidth = 128;  // wider ones not every version of cuDNN takes, in backward
-constexpr std::int64_t kMostFlashWidth = 192;  // wider heads not every GPU has the shared memory for, in backward
-constexpr std::int64_t kMostBlocks = 65535;    // of a grid, along y and z
+constexpr std::int64_t kWordBytes = 16;  // kernels of GPUs read this many bytes at a time
+// Rows in a block of log-sum-exps, which the efficient kernel reads as a whole.
+constexpr std::int64_t kLogSumRows = 32;
+constexpr std::int64_t kMostCudnnWidth = 128;  // not every version of cuDNN supports wider heads in backward
+constexpr std::int64_t kMostFlashWidth = 192;  // not every GPU has the shared memory for wider heads in backward
+constexpr std::int64_t kMostBlocks = 65535;    // largest extent of a CUDA grid along y and z
 
-/// Whether log-sum-exps of LibTorch's operator for cuDNN end with a dimension of one, which depends on LibTorch's version: as the last forward pass had it.
+/// Whether log-sum-exps of LibTorch's cuDNN operator end with a dimension of one, which depends on LibTorch's version;
+/// set by the last forward pass.
 std::atomic<bool> cudnn_sums_are_columns = true;
 
 std::int64_t up_to_multiple(std::int64_t count, std::int64_t multiple)
@@ -35,8 +37,8 @@ std::int64_t numbers_a_word(const at::Tensor& x)
     return kWordBytes / static_cast<std::int64_t>(x.itemsize());
 }
 
-/// (B, R, L, X) as kernels of GPUs want it, which do not check all of it: every row begins at a word and has whole words, the last filled up with zeros.
-/// The tensor itself where it is so.
+/// Returns (B, R, L, X) in the form that kernels of GPUs need but do not fully check: every row starts at a word and is
+/// padded with zeros to whole words. Returns the tensor itself if it has this form.
 at::Tensor in_words(const at::Tensor& x)
 {
     const auto word = numbers_a_word(x), width = up_to_multiple(x.size(3), word);
@@ -48,14 +50,14 @@ at::Tensor in_words(const at::Tensor& x)
     return room;
 }
 
-/// (B, H, L, X) with rows as long as those of all heads together: the efficient kernel's backward pass in half precision goes from row to row of the output by
-/// H X numbers, whatever its strides.
+/// Returns (B, H, L, X) with heads interleaved in memory: the efficient kernel's backward in half precision assumes a
+/// stride of H X between rows of the output, whatever the strides are.
 at::Tensor rows_of_all_heads(const at::Tensor& x)
 {
     return x.size(2) == 1 || x.stride(2) == x.size(1) * x.size(3) ? x : x.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
-/// A mask to add for `num_keys` keys, in the type of the queries, whose rows begin at words.
+/// An additive mask for `num_keys` keys, in the type of the queries, whose rows start at words.
 at::Tensor mask_in_words(const at::Tensor& mask, std::int64_t num_keys, at::ScalarType type)
 {
     auto shape = mask.sizes().vec();
@@ -75,14 +77,15 @@ std::optional<at::Tensor> expanded_mask(const AttentionPiece& piece)
     return piece.mask.expand({piece.queries.size(0), piece.queries.size(1), piece.queries.size(2), piece.keys.size(2)});
 }
 
-/// Of the query heads that share each key head, the `member`th: (B, K, L, X), a view. Masks may have a single head.
+/// For each key head the `member`th of the query heads that share it: (B, K, L, X), a view. Masks may have a single
+/// head.
 at::Tensor group_member(const at::Tensor& tensor, std::int64_t key_heads, std::int64_t member)
 {
     if (!tensor.defined() || tensor.size(1) == 1 || tensor.size(1) == key_heads) return tensor;
     return tensor.unflatten(1, {key_heads, tensor.size(1) / key_heads}).select(2, member);
 }
 
-/// How often a kernel is called for query heads that share heads of the keys.
+/// How many times the kernel is called for query heads that share key heads.
 std::int64_t num_members(PieceKernel kernel, const AttentionPiece& piece)
 {
     return kernel == PieceKernel::Flash || kernel == PieceKernel::Cudnn ? 1 : piece.queries.size(1) / piece.keys.size(1);
@@ -97,7 +100,7 @@ AttentionPiece member_of(const AttentionPiece& piece, std::int64_t members, std:
     return part;
 }
 
-/// The mask as the kernel takes it.
+/// The piece with its mask in the form that the kernel supports.
 AttentionPiece with_added_mask(PieceKernel kernel, const AttentionPiece& piece)
 {
     auto with = piece;
@@ -107,7 +110,7 @@ AttentionPiece with_added_mask(PieceKernel kernel, const AttentionPiece& piece)
     return with;
 }
 
-/// (b, h, l): where no key is seen. Kernels say there that the log-sum-exp is zero.
+/// (b, h, l): rows that attend to no key. Kernels return a log-sum-exp of zero for them.
 at::Tensor rows_without_keys(const at::Tensor& mask)
 {
     return mask.scalar_type() == at::kBool ? mask.any(-1).logical_not() : mask.amax(-1) == -kInfinite;
@@ -137,7 +140,7 @@ AttentionOutput run_kernel(PieceKernel kernel, const AttentionPiece& piece)
     return {std::get<0>(result).narrow(3, 0, v.size(3)), std::get<1>(result).narrow(2, 0, q.size(2))};
 }
 
-/// What the kernel's backward pass returns for queries, keys and values.
+/// Runs the kernel's backward for queries, keys and values.
 AttentionGradients run_backward_kernel(PieceKernel kernel, const AttentionPiece& piece, const at::Tensor& output_gradient, const at::Tensor& output,
                                        const at::Tensor& log_sum_exp)
 {
@@ -147,7 +150,7 @@ AttentionGradients run_backward_kernel(PieceKernel kernel, const AttentionPiece&
                                                                                      mask.defined() ? std::make_optional(mask) : std::nullopt, scale);
         return {dq, dk, dv, at::Tensor()};
     }
-    const at::Tensor none;  // states of dropout, and bounds of sequences that are packed
+    const at::Tensor none;  // the state of dropout, and the bounds of packed sequences
     const auto queries = in_words(q), keys = in_words(k), values = in_words(v), gradient = in_words(output_gradient), result = in_words(output);
     at::Tensor dq, dk, dv;
     if (kernel == PieceKernel::Cudnn) {
@@ -160,7 +163,7 @@ AttentionGradients run_backward_kernel(PieceKernel kernel, const AttentionPiece&
         std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(gradient, queries, keys, values, result, log_sum_exp.contiguous(), none, none,
                                                                                 q.size(2), k.size(2), 0.0, triangular, none, none, scale);
     } else {
-        // Rows beyond the last have no weight.
+        // Rows beyond the last one get weight zero.
         const auto sums = at::constant_pad_nd(log_sum_exp, {0, up_to_multiple(q.size(2), kLogSumRows) - q.size(2)}, kInfinite).contiguous();
         std::tie(dq, dk, dv, std::ignore) = at::_scaled_dot_product_efficient_attention_backward(
             gradient, queries, keys, values, expanded_mask(piece).value_or(none), rows_of_all_heads(result), sums, none, none, 0.0, {true, true, true, false},
@@ -201,7 +204,7 @@ PieceKernel choose_piece_kernel(const PieceForm& form)
     if (is_half && !form.mask_type && form.prefers_cudnn && fits_cudnn(form.width) && fits_cudnn(form.value_width)) return PieceKernel::Cudnn;
     const bool takes_flash = is_half && !form.mask_type && form.width == form.value_width && form.width <= kMostFlashWidth;
     if (takes_flash && at::globalContext().userEnabledFlashSDP()) return PieceKernel::Flash;
-    // It counts in 32 bits; masks have the type of the queries, and others would be rounded to it.
+    // The efficient kernel counts in 32 bits, and masks are rounded to the type of the queries.
     const bool takes_mask = !form.mask_type || *form.mask_type == at::kBool || *form.mask_type == form.type;
     const bool takes_efficient = takes_mask && form.most_numbers <= std::numeric_limits<std::int32_t>::max();
     return takes_efficient && at::globalContext().userEnabledMemEfficientSDP() ? PieceKernel::Efficient : PieceKernel::Tiles;
@@ -229,7 +232,8 @@ void add_piece_gradients(PieceKernel kernel, const AttentionPiece& piece, const 
     all.output = queries.output.to(piece.queries.scalar_type());
     if (kernel != PieceKernel::Cpu) return add_gradients(kernel, whole, all, gradients);
 
-    // Some heads of some batches at a time, since the kernel's results need memory before they are added; but one head of one batch a thread at least.
+    // A few heads of a few batches at a time, since the kernel's results need memory before they are added; but at
+    // least one head of one batch for each thread.
     constexpr std::int64_t kNumbers = 1 << 16;
     const auto &k = piece.keys, &v = piece.values;
     const auto batches = k.size(0), key_heads = k.size(1), members = piece.queries.size(1) / key_heads, threads = std::int64_t{at::get_num_threads()};

@@ -8,9 +8,10 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;  // rows of a piece on CPUs: smaller ones need less memory, larger ones are faster
+// Rows of a piece on CPUs: smaller pieces need less memory, larger ones are faster.
+constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;
 
-/// Every rank's rows in equally many pieces.
+/// Number of pieces, equal for all ranks, into which each rank's rows are divided.
 std::int64_t num_pieces(const std::vector<RowRange>& keys, std::int64_t length)
 {
     std::int64_t longest = 0;
@@ -24,12 +25,12 @@ RowRange piece_of(const RowRange& rows, std::int64_t piece, std::int64_t pieces)
     return {rows.start + begin, end - begin};
 }
 
-/// Keys and values of one piece; once they are sent, one after the other in one buffer.
+/// Keys and values of one piece; to be sent they are concatenated in one buffer.
 struct Piece {
     at::Tensor buffer, keys, values;
 };
 
-/// A piece of `length` rows like those of k and v.
+/// An uninitialised piece of `length` rows shaped like those of k and v.
 Piece make_piece(const at::Tensor& k, const at::Tensor& v, std::int64_t length, at::ScalarType type)
 {
     auto key_shape = k.sizes().vec(), value_shape = v.sizes().vec();
@@ -39,7 +40,7 @@ Piece make_piece(const at::Tensor& k, const at::Tensor& v, std::int64_t length, 
     return {buffer, buffer.narrow(0, 0, num_keys).view(key_shape), buffer.narrow(0, num_keys, num_values).view(value_shape)};
 }
 
-/// This rank's own piece in a send buffer: copied, since it is part of the caller's tensors.
+/// This rank's own piece, copied to a send buffer: it is part of the caller's tensors.
 Piece packed(const at::Tensor& k, const at::Tensor& v)
 {
     auto piece = make_piece(k, v, k.size(2), k.scalar_type());
@@ -48,8 +49,8 @@ Piece packed(const at::Tensor& k, const at::Tensor& v)
     return piece;
 }
 
-/// Visits all pieces of all ranks: `work(keys and values, step round the ring, index, rows)`, the own ones, step 0, first. The next piece is received at the
-/// same time.
+/// Calls `work(keys and values, step round the ring, index, rows)` for all pieces of all ranks, the own ones (step 0)
+/// first. The next piece is received meanwhile.
 template <class F>
 void for_each_piece(const AttentionKeys& all, std::int64_t pieces, const RankGroup& group, F&& work)
 {
@@ -106,8 +107,8 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
     }
 
     const auto own_part = [&](const at::Tensor& whole, RowRange part) { return whole.narrow(2, part.start - ranges[me].start, part.length); };
-    Piece sent;      // sums that are being sent to the next rank,
-    Piece arriving;  // and those received from the rank before, for the next piece
+    Piece sent;      // sums that are being sent to the next rank
+    Piece arriving;  // sums that are being received from the previous rank, for the next piece
     PendingCollective pending;
     for_each_piece(keys, pieces, group, [&](const Piece& piece, int step, std::int64_t p, RowRange columns) {
         auto part = total;
@@ -133,7 +134,7 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
         sent = sums;
         pending = group.start_ring_shift(sent.buffer, arriving.buffer);
         if (step + 1 < size) return;
-        pending.wait();  // the sums of this rank's own piece have come back around the ring
+        pending.wait();  // the sums of this rank's own piece have returned
         own_part(total.keys, coming).add_(arriving.keys);
         own_part(total.values, coming).add_(arriving.values);
         sent = arriving = {};
@@ -152,8 +153,8 @@ std::int64_t ring_bytes(const std::vector<RowRange>& keys, int rank, std::int64_
 
 std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes, std::int64_t row_sum_bytes)
 {
-    // The sums of a piece start at the rank after its owner. So this rank receives the sums of all pieces except its own and those of the rank before, which
-    // start here; its own come last.
+    // The sums of a piece start at the rank after its owner. This rank receives the sums of all pieces except its own
+    // and those of the previous rank, which start here; the sums of its own pieces arrive last.
     const auto size = static_cast<int>(keys.size());
     if (size == 1) return 0;
     std::int64_t rows = 0;

@@ -9,17 +9,18 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kBlockVectors = 4;  // of queries that are computed together
-constexpr std::int64_t kLeastRows = 32;    // of queries for which keys are packed at a time
+constexpr std::int64_t kBlockVectors = 4;  // query vectors that are computed together
+constexpr std::int64_t kLeastRows = 32;    // query rows for which keys are packed at a time
 
-/// Adjacent queries of a row that all see the same keys, or whose windows move by one column from each to the next.
+/// Adjacent queries of a row that all attend to the same keys, or whose windows move by one column from each to the
+/// next.
 struct ColumnBlock {
     std::int64_t first_query = 0, num_queries = 0;
-    std::int64_t first_key = 0;  ///< of the first query
+    std::int64_t first_key = 0;  ///< first key of the first query
     bool shared = false;
 };
 
-/// All queries of a row, in blocks of at most `most`.
+/// Divides the queries of a row into blocks of at most `most`.
 std::vector<ColumnBlock> column_blocks(const AxisWindows& columns, std::int64_t most)
 {
     const auto end = columns.first_query + columns.num_queries, before = columns.window / 2;
@@ -35,7 +36,7 @@ std::vector<ColumnBlock> column_blocks(const AxisWindows& columns, std::int64_t 
     return blocks;
 }
 
-/// Keys of some rows, as WindowBlock wants them.
+/// Keys of some rows in the memory order that WindowBlock needs.
 template <class T>
 class PackedKeys {
 public:
@@ -77,7 +78,7 @@ private:
     std::vector<T> numbers_;
 };
 
-/// Runs of rows of queries with the rows of keys that they see, both counted from the first that is here.
+/// A run of rows of queries with the rows of keys that they attend to, relative to the first query and key here.
 struct RowRun {
     std::int64_t first_query = 0, num_queries = 0;
     std::int64_t first_key = 0, num_keys = 0;
@@ -184,10 +185,10 @@ void window_attention_backward(const WindowAttention<T>& attention, const GridOf
     const auto runs = row_runs(rows);
     std::int64_t most_keys = 0;
     for (const auto& run : runs) most_keys = std::max(most_keys, run.num_keys);
-    // A block adds to whole vectors of targets: up to columns.window + lanes numbers beyond its last query.
+    // A block writes whole vectors of targets: up to columns.window + lanes numbers beyond its last query.
     PackedKeys<T> packed_keys(most_keys, columns.num_keys, channels, most + columns.window + lanes), packed_values = packed_keys, keys_sum = packed_keys,
                                                                                                      values_sum = packed_keys;
-    const auto margin = columns.window + lanes;  // what `spread` reads before and behind
+    const auto margin = columns.window + lanes;  // numbers that `spread` reads before and after a row
     const auto padded = most + 2 * margin, by_point = rounded_up(channels, lanes);
     std::vector<T> query(channels * most), gradient(channels * most), mixed(channels * most);
     std::vector<T> weights_room(window * most + 2 * margin), slopes_room(window * most + 2 * margin);

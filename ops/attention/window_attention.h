@@ -12,7 +12,7 @@ struct AxisWindows {
     std::int64_t length = 0;  ///< entries of the whole axis, at least `window`
     std::int64_t window = 1;
     std::int64_t first_query = 0, num_queries = 0;  ///< entries whose queries are computed here
-    std::int64_t first_key = 0, num_keys = 0;       ///< entries whose keys are here: all that those queries see
+    std::int64_t first_key = 0, num_keys = 0;       ///< entries whose keys are here: all that those queries attend to
 
     std::int64_t first_seen(std::int64_t query) const { return std::clamp<std::int64_t>(query - window / 2, 0, length - window); }
 };
@@ -24,7 +24,7 @@ struct GridOfVectors {
     std::int64_t row_stride = 0, column_stride = 0;
 };
 
-/// softmax(scale * q k^T) v of one head, each query with the keys in its window.
+/// softmax(scale * q k^T) v of one head, where each query attends to the keys in its window.
 template <class T>
 struct WindowAttention {
     AxisWindows rows, columns;
@@ -33,7 +33,8 @@ struct WindowAttention {
     GridOfVectors<const T> queries, keys, values;
 };
 
-/// Writes the output at every query. Memory beyond the arguments: keys and values of some rows, and the weights of some queries of one row.
+/// Writes the output of every query. Memory beyond the arguments: keys and values of some rows, and the weights of some
+/// queries of one row.
 template <class T>
 void window_attention(const WindowAttention<T>& attention, const GridOfVectors<T>& output);
 

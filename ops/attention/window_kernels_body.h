@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included by one source for each set of instructions, each compiled for its own: everything has internal linkage and nothing of the standard library is
-// instantiated, so that no code for a newer processor can be linked into a program for an older one.
+// Included by one source for each instruction set, compiled with its flags: everything has internal linkage and no
+// template of the standard library is instantiated, so that no code for a newer processor is linked into a program for
+// an older one.
 #pragma once
 
-#include "ops/attention/window_kernels.h"  // which instantiates nothing
+#include "ops/attention/window_kernels.h"  // this header instantiates nothing
 
 #define MESHARD_ALWAYS_INLINE inline __attribute__((always_inline))
 
@@ -25,7 +26,7 @@ struct WindowLanes {
 
     static MESHARD_ALWAYS_INLINE Vector load(const T* from) { return *reinterpret_cast<const Vector*>(from); }
     static MESHARD_ALWAYS_INLINE void store(T* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-    /// The numbers from `from` on, or the first of them in every lane.
+    /// Loads the numbers from `from` on, or for shared blocks the first one in every lane.
     template <bool kShared>
     static MESHARD_ALWAYS_INLINE Vector load_keys(const T* from)
     {
@@ -33,7 +34,7 @@ struct WindowLanes {
     }
 };
 
-// Sums are kept in registers: `kSums` of them share each number that is loaded for all.
+// Sums are kept in registers: each loaded number is used for `kSums` of them.
 constexpr int kSums = 8;
 
 /// Calls f.template operator()<n>() with the constant n = `count`, 1 to kMost.
@@ -98,7 +99,7 @@ void window_mix(const WindowBlock& block, const T* weights, const T* values, T* 
     }
 }
 
-/// By target: the key at `at` columns from the first gets weights of column c from query at - c.
+/// Sums by target: the key at column `at` gets the weight of column c from query at - c.
 template <class T>
 void window_spread(const WindowBlock& block, const T* weights, const T* x, std::int64_t x_stride, T* gradient)
 {

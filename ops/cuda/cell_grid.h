@@ -10,8 +10,9 @@
 
 namespace meshard {
 
-/// Queries of a search. @param rows  (count, 3), as the grid's points  @param excluded  null, or for each query the id of one point that is not a result; -1
-/// for none
+/// Queries of a search.
+/// @param rows      (count, 3), in the form of the grid's points
+/// @param excluded  null, or for each query the id of one point that is not a result, -1 for none
 template <class T>
 struct GridQueries {
     const T* rows;
@@ -19,8 +20,9 @@ struct GridQueries {
     const std::int32_t* excluded = nullptr;
 };
 
-/// Points sorted by grid cell, for searches on a GPU: the counterpart of PointSearch. Finds the same neighbours in the same order: squared
-/// distances are (dx dx + dy dy) + dz dz in the type of the coordinates, compared with radius * radius in that type (compile without fused operations).
+/// Points sorted by grid cell, for searches on a GPU: the counterpart of PointSearch. It finds the same neighbours in
+/// the same order: squared distances are (dx dx + dy dy) + dz dz in the type of the coordinates, compared with radius *
+/// radius in that type (compile without fused operations).
 template <class T, class Executor>
 class CellGrid {
 public:
@@ -34,8 +36,9 @@ public:
     /// Fills the entries, nearest first. @param ids, distances  (offsets[queries])
     void fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
 
-    /// The nearest offsets[i + 1] - offsets[i] points of query i, nearest first; the grid must have so many. Searches the cells nearby first, then all cells
-    /// within the distance of the last point found: an upper bound of the distance.
+    /// The nearest offsets[i + 1] - offsets[i] points of query i, nearest first; the grid must have that many. Searches
+    /// the cells nearby first; the distance of the last point found is an upper bound, within which all cells are then
+    /// searched.
     void nearest(const GridQueries<T>& queries, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
 
     // Bodies of kernels, public because NVIDIA's compiler requires it.
@@ -46,12 +49,14 @@ public:
         const T* points;
         T period[3];  // infinite for open axes
 
-        /// Calls `f(candidate)` for all points within `reach` of a query, and for some farther ones. Returns whether it was called for all points of the grid.
+        /// Calls `f(candidate)` for all points within `reach` of a query, and for some farther ones. Returns whether it
+        /// was called for all points of the grid.
         template <class F>
         MESHARD_HOST_DEVICE bool for_each_near(const T* query, double reach, F&& f) const
         {
             constexpr double kSlack = sizeof(T) == 4 ? 1e-6 : 1e-15, kSmallest = sizeof(T) == 4 ? 1e-18 : 1e-150;
-            const double wide = reach * (1 + 1e-5) + kSmallest;  // covers rounding in T and squares that underflow to zero
+            // Covers rounding in T, and squares that underflow to zero.
+            const double wide = reach * (1 + 1e-5) + kSmallest;
             CellRuns runs[3];
             for (int d = 0; d < 3; ++d) runs[d] = shape.runs(d, static_cast<double>(query[d]), wide, kSlack);
             for (int a = 0; a < runs[2].count; ++a) {
@@ -67,7 +72,7 @@ public:
             return runs[0].is_all && runs[1].is_all && runs[2].is_all;
         }
 
-        /// Cells of a row are contiguous in memory.
+        /// Visits the cells of a row, which are contiguous in memory.
         template <class F>
         MESHARD_HOST_DEVICE void each_in_row(const T* query, std::int64_t first, std::int64_t last, F& f) const
         {
@@ -100,7 +105,7 @@ public:
         MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { fetch_increment(counts[shape.cell_of(points + 3 * i)]); }
     };
 
-    /// The points of a cell are in any order; results are sorted later.
+    /// Puts the points into their cells, in any order; results are sorted later.
     struct Place {
         const T* points;
         GridShape shape;
@@ -250,8 +255,8 @@ struct PlaceRow {
     }
 };
 
-/// Converts points (n, dimensions) to the form that the grid takes: (n, 3), zeros on missing axes, and in [0, period) on periodic ones. @param period  (3); 0:
-/// open
+/// Converts points (n, dimensions) to the form that the grid needs: (n, 3), with zeros on missing axes, and in [0,
+/// period) on periodic ones. @param period  (3); 0 for an open axis
 template <class T, class Executor>
 void place_rows_in_box(const Executor& executor, const T* rows, std::int64_t n, int dimensions, const double* period, T* placed)
 {

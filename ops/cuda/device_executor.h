@@ -12,14 +12,16 @@ namespace meshard {
 
 /// Allocator of temporary device memory for kernels.
 struct DeviceMemory {
-    void* (*take)(std::size_t bytes, CUstream_st* stream);  ///< allocates memory for work that is queued on the stream from now on; never null
+    /// Allocates memory for work that is queued on the stream later; never returns null.
+    void* (*take)(std::size_t bytes, CUstream_st* stream);
     void (*give)(void* memory);
 };
 
-/// Runs bodies as kernels that are queued on a stream. All pointers are to device memory. Host code uses it without CUDA's headers, with the templates that
-/// kernels.h declares; they are instantiated in kernels.cu. @throws std::runtime_error with CUDA's message if a launch or an allocation fails
+/// Runs bodies as kernels that are queued on a stream. All pointers are to device memory. Host code can use it without
+/// CUDA's headers, with the templates that kernels.h declares and kernels.cu instantiates. @throws std::runtime_error
+/// with CUDA's message if a launch or an allocation fails
 struct CudaExecutor {
-    CUstream_st* stream = nullptr;  ///< null: the default one
+    CUstream_st* stream = nullptr;  ///< null: the default stream
     DeviceMemory memory{};
 
     template <class Body>

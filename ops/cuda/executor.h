@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-// Functions that run on the host and, compiled by NVIDIA's compiler, on a GPU.
+// Marks functions that run on the host and, compiled by NVIDIA's compiler, on a GPU.
 #ifdef __CUDACC__
 #define MESHARD_HOST_DEVICE __host__ __device__
 #else
@@ -15,27 +15,29 @@
 
 namespace meshard {
 
-// The kernels of this folder are templates over an executor, which runs a body for every index and allocates memory. The same code runs in a loop of the host,
-// as the reference in tests (HostExecutor), and as kernels of a GPU (CudaExecutor, cuda_executor.h). C++17, without LibTorch.
+// The kernels of this folder are templates over an executor, which runs a body for every index and allocates memory.
+// The same code runs in a loop on the host, as the reference in tests (HostExecutor), and as kernels of a GPU
+// (CudaExecutor, cuda_executor.h). C++17, without LibTorch.
 //
 //   for_each(n, body)              body(i) for i in [0, n), in any order or in parallel; complete before the next call's work begins
 //   allocate<T>(n)                 a Buffer of n values, not initialised
 //   exclusive_scan(values, n)      values[i] becomes the sum of values[0], ..., values[i - 1]; int64
 
-/// Memory of an executor. Freed with the last copy.
+/// Memory of an executor, freed with the last copy.
 template <class T>
 struct Buffer {
     std::shared_ptr<T> memory;
     T* data() const { return memory.get(); }
 };
 
-/// What a HostExecutor was given to do, to do it again: launches in their order, and the memory that they use.
+/// The launches of a HostExecutor, in order, and the memory that they use, so that they can be repeated.
 struct HostRecord {
     std::vector<std::function<void()>> launches;
     std::vector<std::shared_ptr<void>> memory;
 };
 
-/// Runs all bodies in order, on the calling thread. With a `record`, a stand-in's graph, it adds what it does there; launches are counted where told.
+/// Runs all bodies in order, on the calling thread. With a `record` (a stand-in for a device graph) it records the
+/// launches; if a counter is given, it counts them.
 struct HostExecutor {
     HostRecord* record = nullptr;
     std::int64_t* num_launches = nullptr;

@@ -8,9 +8,9 @@
 
 namespace meshard {
 
-/// The walk over a grid that grid_walk.h describes, for one radius.
+/// The traversal of a grid that grid_walk.h describes, for one radius.
 struct GridOrder {
-    static constexpr double kMostCells = 1 << 30;  ///< upper bound of a cell's number, in magnitude
+    static constexpr double kMostCells = 1 << 30;  ///< upper bound of the magnitude of a cell's number
 
     float radius, width, per_width;
 
@@ -48,11 +48,11 @@ struct WalkGrid {
     std::int64_t num_queries;
     GridOrder order;
     std::int64_t max_neighbors;
-    std::int64_t* offsets;  // counts are written here where `ids` is null
+    std::int64_t* offsets;  // where `ids` is null, counts are written here
     std::int32_t* ids;
     T* distances;
 
-    /// The first point from `at` on that is in the cell or in a later one.
+    /// The first point from index `at` on that is in the cell or in a later one.
     MESHARD_HOST_DEVICE std::int64_t first_in(std::int64_t at, std::int32_t x, std::int32_t y, std::int32_t z) const
     {
         auto end = points.count;
@@ -70,7 +70,7 @@ struct WalkGrid {
 
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
     {
-        if (i == num_queries) {  // one more, for the scan
+        if (i == num_queries) {  // an extra entry for the scan
             if (!ids) offsets[i] = 0;
             return;
         }
@@ -114,7 +114,7 @@ void count_in_grid_order(const Executor& executor, const OrderedPoints<T>& point
     executor.exclusive_scan(offsets, num_queries + 1);
 }
 
-/// Fills the entries; `ids` are positions among the ordered points.
+/// Fills the entries; `ids` are indices into the ordered points.
 template <class T, class Executor>
 void fill_in_grid_order(const Executor& executor, const OrderedPoints<T>& points, const T* queries, std::int64_t num_queries, const GridOrder& order,
                         std::int64_t max_neighbors, std::int64_t* offsets, std::int32_t* ids, T* distances)

@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// Cells along one axis within a query's reach: one range, or two on a periodic axis, at its two ends.
+/// Ranges of cells along one axis within a query's reach: one, or two on a periodic axis, at its two ends.
 struct CellRuns {
     std::int32_t first[2], last[2];
     int count = 1;
@@ -87,7 +87,8 @@ inline GridShape grid_for_radius(const double* low, const double* high, double r
     return grid_shape(low, high, radius, 2 * num_points);
 }
 
-/// A grid for searches of the k nearest: cells with about two points each, or k / 4 if that is more, for evenly distributed points.
+/// A grid for searches of the k nearest. For evenly distributed points its cells have about two points each, or k / 4
+/// if that is more.
 inline GridShape grid_for_nearest(const double* low, const double* high, std::int64_t k, std::int64_t num_points)
 {
     double longest = 0;

@@ -11,7 +11,8 @@
 
 namespace meshard {
 
-// The kernels that are compiled for GPUs: host code calls them as with the host's executor; they are instantiated in search_kernels.cu and slice_kernels.cu.
+// The kernels that are compiled for GPUs. Host code calls them like those of the host's executor; search_kernels.cu and
+// slice_kernels.cu instantiate them.
 
 #define MESHARD_ROW_KERNELS(EXTERN, Word)                                                                                                                      \
     EXTERN template void pack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);                                  \

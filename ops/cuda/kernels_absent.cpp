@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of the kernels in builds for CPUs, so that the code that calls them is the same everywhere. Nothing comes here: `on_cuda` throws before.
+// Replaces the kernels in builds for CPUs, so that code that calls them links. They are never called: `on_cuda` throws
+// before.
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/tile_kernels.h"
 

@@ -62,7 +62,7 @@ struct NearestList {
         set(i, c);
     }
 
-    /// Nearest first, with distances instead of squares.
+    /// Sorts the candidates, nearest first, and replaces squared distances by distances.
     MESHARD_HOST_DEVICE void finish() const
     {
         for (std::int64_t end = size - 1; end > 0; --end) {

@@ -16,20 +16,20 @@ MESHARD_HOST_DEVICE inline std::uint64_t mixed_bits(std::uint64_t x)
     return x ^ (x >> 31);
 }
 
-/// A sequence of well mixed keys from a counter.
+/// Key number `count` of a sequence of well mixed keys.
 MESHARD_HOST_DEVICE inline std::uint64_t mixed_key(std::uint64_t key, std::uint64_t count)
 {
     return mixed_bits(key + 0x9E3779B97F4A7C15 * count);
 }
 
-/// Uniform random numbers of rows: each is a function of a key, the row's id, its sample and the number's place in the row. Row r of sample b has the id
-/// ids[r], or without ids first_id + r, and the sample first_sample + b.
+/// Uniform random numbers for rows: each is a function of a key, the row's id, its sample and the number's index in the
+/// row. Row r of sample b has the id ids[r], or first_id + r without ids, and the sample first_sample + b.
 struct RowNumbers {
     std::uint64_t key;
     const std::int64_t* ids;
     std::int64_t first_id, first_sample;
 
-    /// From which all numbers of a row come.
+    /// The key from which all numbers of a row are computed.
     MESHARD_HOST_DEVICE std::uint64_t key_of(std::int64_t sample, std::int64_t row) const
     {
         const auto id = static_cast<std::uint64_t>(ids ? ids[row] : first_id + row);
@@ -59,7 +59,7 @@ struct DrawNumber {
     }
 };
 
-/// `width` numbers of each of `num_rows` rows of each of `num_samples` samples, (samples, rows, width).
+/// Draws `width` numbers for each of `num_rows` rows of each of `num_samples` samples, (samples, rows, width).
 template <class T, class Executor>
 void draw_numbers(const Executor& executor, const RowNumbers& rows, std::int64_t num_samples, std::int64_t num_rows, std::int64_t width, T* numbers)
 {

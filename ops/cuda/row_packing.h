@@ -7,8 +7,9 @@
 
 namespace meshard {
 
-/// The widest word, of 8, 4, 2 or 1 bytes, of which rows of so many bytes consist, at these addresses: a GPU reads and writes a word only at a multiple of its
-/// size. A tensor that begins within another's memory may have any multiple of its own type's size.
+/// The size of the widest word, 8, 4, 2 or 1 bytes, in which rows of `row_bytes` bytes at these addresses can be
+/// copied: a GPU reads and writes a word only at a multiple of its size. A tensor that starts inside another's memory
+/// may be aligned to its element size only.
 inline std::int64_t word_bytes(std::int64_t row_bytes, const void* from, const void* to)
 {
     const auto all = static_cast<std::uint64_t>(row_bytes) | reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to);
@@ -19,7 +20,7 @@ template <class Word>
 struct PackWord {
     const Word* rows;
     const std::int64_t* index;
-    std::int64_t words;  // a row
+    std::int64_t words;  // words of a row
     Word* packed;
 
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { packed[i] = rows[index[i / words] * words + i % words]; }
@@ -42,7 +43,7 @@ struct UnpackWord {
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { rows[index[i / words] * words + i % words] = packed[i]; }
 };
 
-/// rows[index[i]] = packed[i]: scatters the rows that a rank has received; no index twice.
+/// rows[index[i]] = packed[i]: scatters the rows that a rank has received. Indices must be unique.
 template <class Word, class Executor>
 void unpack_rows(const Executor& executor, const Word* packed, const std::int64_t* index, std::int64_t n, std::int64_t words, Word* rows)
 {
@@ -66,8 +67,8 @@ struct AddPacked {
     }
 };
 
-/// Adds to row r the packed rows positions[offsets[r]], ..., positions[offsets[r + 1] - 1], in this order, so that sums have the same bits every time: for the
-/// gradients that ghosts send to their owners.
+/// Adds to row r the packed rows positions[offsets[r]], ..., positions[offsets[r + 1] - 1], in this order, so that sums
+/// have the same bits every time: for the gradients that ghosts send to their owners.
 template <class T, class Executor>
 void add_packed_rows(const Executor& executor, const T* packed, const std::int64_t* offsets, const std::int64_t* positions, std::int64_t num_rows,
                      std::int64_t channels, T* rows)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of points between the products of a block: norms and gelu, forward and backward. Bytes bound them, so each reads and writes once what it must.
+// Operations on rows of points between the products of a block: norms and gelu, forward and backward. They are bound by
+// memory traffic, so each reads and writes its data once.
 //
-// Norms have no scale and shift here: they are folded into the product that follows, whose gradients give theirs. So x_hat alone is stored, and the backward
-// pass needs no sums over points for them.
+// Norms have no scale and shift here: these are folded into the next product, from whose gradients theirs follow. So
+// only x_hat is stored, and backward needs no sums over points for them.
 #pragma once
 
 #include "ops/cuda/tensor_tile.h"
@@ -34,7 +35,7 @@ TILE_FN void assign(double& to, double from)
     to = from;
 }
 
-/// 16 bytes of a row, as numbers.
+/// 16 bytes of a row, converted to the type of arithmetic.
 template <class T>
 struct Piece {
     static constexpr int kCount = 16 / sizeof(T);
@@ -49,7 +50,7 @@ struct Piece {
     }
 };
 
-/// A copy of them from memory, as they lie there.
+/// The same 16 bytes as they are in memory.
 struct alignas(16) Raw {
     std::uint32_t words[4];
 };
@@ -112,7 +113,8 @@ TILE_FN double inverse_root(double x)
     return 1 / sqrt(x);
 }
 
-/// One warp a row. V > 0: rows of at most 32 V pieces of 16 bytes, whole ones, kept in registers. V == 0: any, read again for each step.
+/// Normalises rows, one warp for each row. V > 0: rows of at most 32 V whole pieces of 16 bytes, kept in registers. V
+/// == 0: rows of any length, read again for each step.
 template <class T, int V>
 struct NormalizeRows {
     static constexpr int kPieces = V * 32 / Block::kLanes, kCount = Piece<T>::kCount;
@@ -161,7 +163,7 @@ private:
         const int per_row = channels / kCount;
         const Number<T> inverse = Number<T>(1) / channels;
         for (std::int64_t first = begin; first < rows; first += 2 * step) {
-            Raw loaded[2][kPieces], added[2][kPieces];  // two rows under way at once
+            Raw loaded[2][kPieces], added[2][kPieces];  // two rows are being loaded at once
             TILE_UNROLL
             for (int u = 0; u < 2; ++u) {
                 TILE_UNROLL
@@ -223,7 +225,8 @@ private:
     }
 };
 
-/// Adds up the warps' sums of channels in order, in shared memory of warps * lanes * kCount numbers, and stores them as the block's part (parts, channels).
+/// Adds the warps' sums of channels in order, in shared memory of warps * lanes * kCount numbers, and stores them as
+/// the block's part (parts, channels).
 template <class T, int Pieces>
 TILE_FN void store_channel_sums(const Block& block, const Piece<T> (&sums)[Pieces], int channels, Number<T>* parts)
 {
@@ -244,7 +247,7 @@ TILE_FN void store_channel_sums(const Block& block, const Piece<T> (&sums)[Piece
     }
 }
 
-/// As NormalizeRows; V == 0 leaves the sums to SumRows.
+/// Backward of NormalizeRows, with the same V; V == 0 leaves the sums to SumRows.
 template <class T, int V>
 struct NormalizeRowsBackward {
     static constexpr int kPieces = V * 32 / Block::kLanes, kCount = Piece<T>::kCount;
@@ -252,7 +255,7 @@ struct NormalizeRowsBackward {
     const Number<T>* scales;
     const T* before;
     T* result;
-    Number<T>*before_parts, *result_parts;  ///< null: not wanted
+    Number<T>*before_parts, *result_parts;  ///< null: not computed
     std::int64_t rows;
     int channels;
 
@@ -324,8 +327,8 @@ private:
     }
 };
 
-/// The probability that a normally distributed number is below x, and its density there. In half precision erf is that of Abramowitz and Stegun 7.1.26 (error
-/// 1.5e-7), whose exponential is the density's.
+/// The probability that a standard normal number is below x, and its density there. In half precision erf is computed
+/// by Abramowitz and Stegun 7.1.26 (error 1.5e-7), whose exponential is also that of the density.
 template <bool Exact>
 TILE_FN void normal_distribution(float x, float& probability, float& density)
 {
@@ -355,7 +358,7 @@ struct GeluRows {
     static constexpr int kCount = Piece<T>::kCount;
     const T* x;
     T* y;
-    std::int64_t count;  // of numbers
+    std::int64_t count;  // number of values
 
     TILE_FN static Number<T> gelu(Number<T> x)
     {
@@ -382,8 +385,8 @@ struct GeluRows {
     }
 };
 
-/// A thread has the same piece of a row in every row that it takes; a block has `stripe` neighbouring pieces, its chunk of the channels. Sums of the gradient
-/// over the block's rows: (parts, channels).
+/// Backward of gelu. A thread takes the same piece of each of its rows; a block takes `stripe` neighbouring pieces, its
+/// chunk of the channels. Also computes sums of the gradient over the block's rows: (parts, channels).
 template <class T>
 struct GeluRowsBackward {
     static constexpr int kCount = Piece<T>::kCount;
@@ -401,7 +404,7 @@ struct GeluRowsBackward {
         auto sums = Piece<T>::zero();
         const std::int64_t step = static_cast<std::int64_t>(block.parts) * abreast;
         for (std::int64_t first = static_cast<std::int64_t>(block.part) * abreast + line; works && first < rows; first += 2 * step) {
-            Raw loaded[2], of_loaded[2];  // two pieces under way at once
+            Raw loaded[2], of_loaded[2];  // two pieces are being loaded at once
             TILE_UNROLL
             for (int u = 0; u < 2; ++u) {
                 const bool there = first + u * step < rows;
@@ -440,7 +443,7 @@ struct GeluRowsBackward {
     }
 };
 
-/// The same for rows that are no whole pieces, without sums.
+/// GeluRowsBackward for rows that are not whole pieces, without sums.
 template <class T>
 struct GeluNumbersBackward {
     const T* x;
@@ -478,7 +481,8 @@ struct SumRows {
     }
 };
 
-/// Adds the parts in order: out[i] = sum over p of parts[p, i]. The warps of a block share the parts of its numbers, one a lane.
+/// Adds the parts in order: out[i] = sum over p of parts[p, i]. The warps of a block share the parts of its numbers;
+/// each lane has one number.
 template <class N>
 struct AddParts {
     const N* parts;
@@ -505,7 +509,7 @@ struct AddParts {
     }
 };
 
-/// One lane a slice: see `round_totals`.
+/// One lane for each slice: see `round_totals`.
 template <TileMath M>
 struct RoundTotals {
     const float *states, *sums, *state_gradients;

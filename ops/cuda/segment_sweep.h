@@ -41,11 +41,13 @@ struct SweepSegment {
     }
 };
 
-/// Reduces the entries of each row of a Csr, as `segment_reduce` does: one thread for each row and channel, entries in their order.
+/// Reduces the entries of each row of a Csr like `segment_reduce`: one thread for each row and channel, entries in
+/// their order.
 ///
 /// @param values     (entries, channels)  @param offsets  (num_rows + 1)
 /// @param results    (num_rows, channels); 0 for rows without entries
-/// @param arguments  of Max and Min, (num_rows, channels): the first entry that is the extreme, a NaN before everything else; -1 without entries. May be null.
+/// @param arguments  for Max and Min, (num_rows, channels): the first entry that is the extreme, where NaN exceeds
+///                   everything; -1 without entries. May be null.
 template <class T, class Executor>
 void sweep_segments(const Executor& executor, const T* values, const std::int64_t* offsets, std::int64_t num_rows, std::int64_t channels, SegmentSweep kind,
                     T* results, std::int64_t* arguments)

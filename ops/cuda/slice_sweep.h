@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// Loops over numbers in registers, which have no addresses: all of them are written out.
+// Loops over numbers in registers must be unrolled completely, since registers cannot be indexed.
 #ifdef __CUDA_ARCH__
 #define MESHARD_UNROLL _Pragma("unroll")
 #else
@@ -30,7 +30,8 @@ struct SlicedPoints {
     std::int64_t heads, num_slices, head_dim;
 };
 
-/// Points that one thread adds up (a chunk). The sums of the chunks are added in a fixed order, so that sums have the same bits every time.
+/// Number of points that one thread adds (a chunk). The sums of the chunks are added in a fixed order, so that sums
+/// have the same bits every time.
 inline constexpr std::int64_t kSliceChunk = 256;
 
 /// The largest number of channels of a head that the kernels support.
@@ -41,11 +42,12 @@ inline std::int64_t num_slice_chunks(std::int64_t num_points)
     return (num_points + kSliceChunk - 1) / kSliceChunk;
 }
 
-/// The most numbers of a row that a thread keeps in registers: 128 bytes. Five such rows fit the 255 registers of a thread.
+/// The largest number of values of a row that a thread keeps in registers: 128 bytes. Five such rows fit the 255
+/// registers of a thread.
 template <class T>
 inline constexpr int kRegisterRow = static_cast<int>(128 / sizeof(T));
 
-/// The channels of one head at one point, in `Max` registers.
+/// The channels of one head at one point, in up to `Max` registers.
 template <class T, int Max>
 struct HeadRow {
     T values[Max];
@@ -69,7 +71,7 @@ struct HeadRow {
     }
 };
 
-/// Those of a head that is too wide for registers: they stay in memory.
+/// The channels of a head that is too wide for registers; they stay in memory.
 template <class T>
 struct HeadRow<T, 0> {
     const T* values;
@@ -84,7 +86,7 @@ struct HeadRow<T, 0> {
     }
 };
 
-/// What one thread adds up of the channels of a head: all of them, or a block of `Size`, in registers.
+/// A thread's sums of the channels of a head: all channels, or a block of `Size`, in registers.
 template <class T, int Size>
 struct HeadSum {
     T values[Size];
@@ -114,7 +116,8 @@ struct HeadSum {
     }
 };
 
-/// How threads share the channels of a head: one has all if they fit `Max` registers, else each has a block and computes the weights for itself.
+/// How threads share the channels of a head: one thread has all if they fit `Max` registers; otherwise each has a block
+/// of channels and computes the weights itself.
 template <class T, int Max>
 struct HeadBlocks {
     static constexpr int kSize = Max > 0 ? Max : kRegisterRow<T>;
@@ -271,7 +274,8 @@ struct SliceWeightGradients {
     }
 };
 
-/// Calls `f` with the number of a head's channels that are kept in registers, as a type, and with the number of blocks of channels.
+/// Calls `f` with the number of a head's channels that are kept in registers, as a type, and with the number of blocks
+/// of channels.
 template <class T, class F>
 void with_head_dim(std::int64_t head_dim, const F& f)
 {
@@ -284,14 +288,14 @@ void with_head_dim(std::int64_t head_dim, const F& f)
         call(std::integral_constant<int, 0>());
 }
 
-/// Fills `points.log_sums`; must be called before all others.
+/// Fills `points.log_sums`; must be called before the other functions.
 template <class T, class Executor>
 void sum_exponentials(const Executor& executor, const SlicedPoints<T>& points)
 {
     with_head_dim<T>(points.head_dim, [&](auto max, auto) { executor.for_each(points.count * points.heads, SumExponentials<T, max.value>{points}); });
 }
 
-/// @param sums  (num_slice_chunks, H, S, D + 1), to be added up: weighted features, then weights
+/// @param sums  (num_slice_chunks, H, S, D + 1), partial sums for each chunk: weighted features, then weights
 template <class T, class Executor>
 void add_to_slices(const Executor& executor, const SlicedPoints<T>& points, const T* features, T* sums)
 {
@@ -306,7 +310,8 @@ void bring_back_from_slices(const Executor& executor, const SlicedPoints<T>& poi
                      [&](auto max, auto blocks) { executor.for_each(points.count * points.heads * blocks, BringBack<T, max.value>{points, states, mixed}); });
 }
 
-/// @param weight_sums  (num_slice_chunks, H, S, D + 1), to be added up: gradients of the slices, then of their bias
+/// @param weight_sums  (num_slice_chunks, H, S, D + 1), partial sums for each chunk: gradients of the slices, then of
+/// their bias
 template <class T, class Executor>
 void slice_gradients(const Executor& executor, const SlicedPoints<T>& points, const SliceGradients<T>& of, T* weight_sums)
 {

@@ -13,11 +13,11 @@ struct Gradients {
     Rows<const T> features, result_gradient;
     Rows<T> x_gradient, features_gradient;
     float* warmth_gradient;  ///< (H, padded points); null if points have no temperatures
-    float* means;            ///< (H, padded points): of the weights' gradients, weighted by the weights
+    float* means;            ///< (H, padded points): weighted means of the weights' gradients
     float* parts;            ///< (parts, H, S, D + 1): gradients of the slices, then of their bias
 };
 
-/// Where the tables of slices lie in shared memory: slices, states, gradients of the sums, bias (base 2), gradients of the totals.
+/// Tables of slices in shared memory: slices, states, gradients of the sums, bias (base 2), gradients of the totals.
 template <class Tile, int D>
 struct GradientTables {
     using T = typename Tile::T;
@@ -28,7 +28,7 @@ struct GradientTables {
     T *all, *slices, *states, *sums;
     float *bias, *totals;
 
-    /// Brings the slices from `first` on, unless they come in chunks.
+    /// Stages the slices from `first` on, unless they are staged in chunks.
     TILE_FN GradientTables(const Block& block, const Points<T>& given, const Gradients<T>& of_given, int first, int num_rows, bool in_chunks)
         : points(given), of(of_given), rows(num_rows), all(reinterpret_cast<T*>(block.shared))
     {
@@ -54,7 +54,8 @@ struct GradientTables {
     }
 };
 
-/// The weights of 16 P points (rows) and 16 slices, and the gradients of these weights: still logits in base 2.
+/// Computes, for 16 P points (rows) and 16 slices, the logits of the weights in base 2, and the gradients of the
+/// weights.
 template <class Tile, int D, int P, bool Hold, bool Warm>
 TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P], typename Tile::Acc (&g)[P], const LeftRows<Tile, D, P, Hold>& x,
                                    const LeftRows<Tile, D, P, Hold>& features, const LeftRows<Tile, D, P, Hold>& result, const GradientTables<Tile, D>& tables,
@@ -96,8 +97,9 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
 }
 
 /// Gradients of x (through the softmax) and of the features. Points are rows.
-/// Slices > 0: at most that many, kept in registers, and the gradients of slices and bias are added up on the way (Tile::kTransposes). Not warm.
-/// Slices == 0: any number; goes over them twice, first for the means. SliceWeightGradients must follow.
+/// Slices > 0: at most that many slices, kept in registers; the gradients of slices and bias are added in the same pass
+/// (Tile::kTransposes). Not warm.
+/// Slices == 0: any number of slices; reads them twice, first for the means. SliceWeightGradients must follow.
 template <class Tile, int D, int Slices, bool Warm>
 struct PointGradients {
     using T = typename Tile::T;
@@ -125,7 +127,7 @@ struct PointGradients {
         const Tables tables(block, points, of, 0, rows_of_table, in_chunks);
         const Copies ring(block, block.team * Tables::bytes(rows_of_table));
 
-        Acc slice_sums[kBlocks][kSteps];  // with slices as rows
+        Acc slice_sums[kBlocks][kSteps];  // slices are rows
         float bias_sums[kBlocks][Tile::kCols];
         if (Slices) {
             TILE_UNROLL
@@ -157,7 +159,9 @@ struct PointGradients {
                         mean[p][r] = 0;
                     }
                 }
-                tile.sync();  // all threads have read features and result gradients: if they are held, their places take the results
+                // All threads have read features and result gradients: if these are held, their memory is reused for
+                // the results.
+                tile.sync();
                 Acc found[P][kSteps];
                 const auto clear_found = [&] {
                     TILE_UNROLL
@@ -206,7 +210,7 @@ struct PointGradients {
                     TILE_UNROLL
                     for (int p = 0; p < P; ++p) left[p] = tile.to_a(a[p]);
                 };
-                /// Logits become weights; their part of the means is added up.
+                /// Turns logits into weights, and adds their part of the means.
                 const auto take_weights = [&](Acc(&w)[P], const Acc(&g)[P], typename Tile::A(&left)[P]) {
                     each(w, [&](float& l, int p, int r, int c) {
                         l = power_of_2(l - log_sum[p][r]);
@@ -295,7 +299,8 @@ struct PointGradients {
         }
     }
 
-    /// From columns to rows, through the warp's own part of shared memory; in the first column alone, so that a sum over columns changes nothing.
+    /// Converts totals by column to totals by row, through the warp's own part of shared memory; only in the first
+    /// column, so that a sum over columns changes nothing.
     TILE_FN static void totals_by_row(const Tile& tile, const Block& block, float (&cols)[Slices ? Slices / 16 : 1][Tile::kCols],
                                       float (&rows)[Slices ? Slices / 16 : 1][Tile::kRows])
     {
@@ -315,7 +320,7 @@ struct PointGradients {
     }
 };
 
-/// Gradients of SC slices and of their bias, after PointGradients without them. Slices are rows.
+/// Gradients of SC slices and of their bias, if PointGradients has not added them. Slices are rows.
 template <class Tile, int D, int SC, bool Warm>
 struct SliceWeightGradients {
     using T = typename Tile::T;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of slice attention for GPUs take the compiler a minute for each kind of arithmetic, so each has a source of its own.
+// The kernels of slice attention for GPUs take the compiler a minute for each kind of arithmetic; therefore each has
+// its own source.
 #pragma once
 
 #include "ops/cuda/tile_launch_cuda.h"

@@ -6,8 +6,9 @@
 
 namespace meshard::tiles {
 
-/// sums[s, :] = sum over points of w[n, s] (v[n, :], 1), for SC slices. Slices are rows. Finds log_sums, too (FindLogSums: all slices in one chunk), or takes
-/// them. Forward: v = features. Backward, gradient of the states: v = gradient of the result.
+/// sums[s, :] = sum over points of w[n, s] (v[n, :], 1), for SC slices. Slices are rows. Also computes log_sums
+/// (FindLogSums: all slices in one chunk), or reads them. In forward v is the features, in backward, for the gradient
+/// of the states, the gradient of the result.
 template <class Tile, int D, int SC, bool FindLogSums, bool Warm>
 struct SliceSums {
     using T = typename Tile::T;
@@ -117,7 +118,7 @@ struct SliceSums {
     }
 };
 
-/// Where slices, their bias (base 2) and, if there are, their states lie in shared memory.
+/// Tables in shared memory: slices, their bias (base 2) and, with `States`, their states.
 template <class Tile, int D, bool States>
 struct SliceTables {
     using T = typename Tile::T;
@@ -146,7 +147,7 @@ struct SliceTables {
     }
 };
 
-/// log_sums alone, for more slices than one chunk of SliceSums has. Points are rows.
+/// Computes log_sums only, for more slices than one chunk of SliceSums has. Points are rows.
 template <class Tile, int D, bool Warm>
 struct LogSums {
     using T = typename Tile::T;
@@ -270,7 +271,7 @@ struct Deslice {
                         for (int p = 0; p < P; ++p) tile.mma(found[p][k], left[p], right);
                     }
                 });
-                tile.sync();  // all threads have read x: its place takes the result
+                tile.sync();  // all threads have read x: its memory is reused for the result
                 T* place = ring.array(slot, 0);
                 TILE_UNROLL
                 for (int p = 0; p < P; ++p) {

@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slice attention of one head over all points of a shard, one pass over the points a kernel, on fragments of 16 x 16 numbers (tensor_tile.h).
+// Slice attention of one head over all points of a shard, one pass over the points for each kernel, on fragments of 16
+// x 16 numbers (tensor_tile.h).
 //
-//     w[n, s] = softmax over s of (x[n, :] . slices[s, :] + bias[s] + noise[n, s]) * warmth[n]        never stored: computed again from log_sums
+//     w[n, s] = softmax over s of (x[n, :] . slices[s, :] + bias[s] + noise[n, s]) * warmth[n]
 //
-// Two orientations of the fragment "16 slices by 16 points":
-//   slices are rows    what is added up over points (sums, gradients of states and of slices): the weights' accumulator is, as it
-//                      stands, the left factor of the next product, whose inner dimension is the points
-//   points are rows    what is added up over slices (deslice, gradients of points): likewise, the inner dimension is the slices
+// The weights w are not stored but computed again from log_sums.
 //
-// A warp takes 16 points at a time (32 where a fragment of the tables then serves twice), every (parts * warps)-th group, from a ring of copies that are under
-// way, and shares nothing with other warps: no barrier of the block inside the loop. Sums stay in the warp's registers up to the end; then the warps of a block
-// add theirs in order, and a second kernel adds those of the blocks in order: the same bits every time.
+// The fragment "16 slices by 16 points" has two orientations:
+//   slices are rows    for sums over points (sums, gradients of states and of slices): the weights' accumulator is the
+//                      left factor of the next product, without a copy; its inner dimension is the points
+//   points are rows    for sums over slices (deslice, gradients of points): likewise, the inner dimension is the slices
 //
-// Tables of slices that are too large for shared memory are brought there chunk by chunk for each group of points; then the warps of a block go in step.
+// A warp processes 16 points at a time (32 if a fragment of the tables can then be used twice), every (parts *
+// warps)-th group, from a ring of asynchronous copies, and shares nothing with other warps: no barrier of the block
+// inside the loop. Sums stay in the warp's registers until the end; then the warps of a block add theirs in order, and
+// a second kernel adds those of the blocks in order, so that sums have the same bits every time.
 //
-// Warm kernels are those of points that have temperatures of their own, and noise.
+// Tables of slices that are too large for shared memory are staged chunk by chunk for each group of points; then the
+// warps of a block proceed in step.
 //
-// Logits are computed in base 2: slices and bias are multiplied by log2(e) as they are staged, log_sums is in base 2, too.
+// Warm kernels are those for points that have noise and temperatures of their own.
+//
+// Logits are computed in base 2: slices and bias are multiplied by log2(e) when they are staged, and log_sums is in
+// base 2.
 #pragma once
 
 #include "ops/cuda/tensor_tile.h"
@@ -26,14 +32,15 @@ namespace meshard::tiles {
 
 template <class T>
 struct Points {
-    const T* x;  ///< (points, H, D), `x_stride` numbers from one point to the next
+    const T* x;  ///< (points, H, D); consecutive points are `x_stride` numbers apart
     std::int64_t x_stride;
-    const float* slices;         ///< (H, S, D), temperature included
-    const float* bias;           ///< (H, S)
-    const float* warmth;         ///< (H, padded points), the inverse temperatures of points; null: 1
-    const float* noise;          ///< (points, H, S), added to the logits before they are divided by a point's temperature; null: 0
+    const float* slices;  ///< (H, S, D), temperature included
+    const float* bias;    ///< (H, S)
+    const float* warmth;  ///< (H, padded points), inverse temperatures of points; null: 1
+    /// (points, H, S), added to the logits before the division by a point's temperature; null: 0.
+    const float* noise;
     float* log_sums;             ///< (H, padded points), base 2
-    std::int64_t count, padded;  ///< padded: to a multiple of 32
+    std::int64_t count, padded;  ///< padded: rounded up to a multiple of 32
     int heads, num_slices, head_dim;
     int table_rows;  ///< slices that shared memory holds at a time, a multiple of 16
 };
@@ -46,15 +53,16 @@ struct Rows {
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f, kNever = -1e30f;
 
-/// Rows of shared memory are padded by 16 bytes, so that eight of them lie in different banks.
+/// Rows of shared memory are padded by 16 bytes, so that eight consecutive rows are in different banks.
 template <class T, int D>
 constexpr int kLine = D + 16 / static_cast<int>(sizeof(T));
 
-/// Copies that a warp has under way.
+/// Number of asynchronous copies that a warp keeps in progress.
 template <int D>
 constexpr int kStages = D <= 64 ? 3 : 2;
 
-/// Groups of 16 points that a warp has under work at once where tables of slices are read again for each: as many as registers hold.
+/// Groups of 16 points that a warp processes at once if tables of slices are read again for each: as many as fit its
+/// registers.
 template <class T, int D>
 constexpr int kGroups = sizeof(T) == 2 && D <= 32 ? 2 : 1;
 
@@ -63,7 +71,7 @@ TILE_BOTH constexpr int padded_slices(int S)
     return (S + 15) / 16 * 16;
 }
 
-/// A warp's copies under way: `Arrays` of 16 P rows, and `Numbers` times 16 P numbers (one a point).
+/// A warp's ring of copies: `Arrays` of 16 P rows, and `Numbers` times 16 P numbers (one for each point).
 template <class T, int D, int Arrays, int Numbers, int P = 1>
 struct Ring {
     static constexpr int kArray = 16 * P * kLine<T, D>;
@@ -71,13 +79,14 @@ struct Ring {
     static constexpr int kAll = kStages<D> * kBytes;
     char* at;
 
-    /// The ring of the block's warp; `tables`: the bytes before the rings.
+    /// The ring of this warp; `tables` is the number of bytes before the rings.
     TILE_FN Ring(const Block& block, int tables) : at(block.shared + tables + block.warp * kAll) {}
 
     TILE_FN T* array(int slot, int i) const { return reinterpret_cast<T*>(at + slot * kBytes) + i * kArray; }
     TILE_FN float* numbers(int slot, int i) const { return reinterpret_cast<float*>(at + slot * kBytes + Arrays * kArray * sizeof(T)) + i * 16 * P; }
 
-    /// Starts the copy of the rows at points n to n + 16 P - 1 to array i. A team of two shares the work: each takes half of the rows, for both.
+    /// Starts to copy the rows of points n to n + 16 P - 1 to array i. The two warps of a team each copy half of the
+    /// rows for both.
     template <class Tile>
     TILE_FN void copy(const Tile& tile, const Block& block, int slot, int i, const T* rows, std::int64_t stride, std::int64_t n, std::int64_t count,
                       int channels) const
@@ -103,8 +112,9 @@ struct Ring {
     }
 };
 
-/// Calls `copy(first point, slot)` ahead of `work(first point, slot)` for the warp's groups of 16 P points. In step: all warps of the block make as many calls;
-/// those that have no more groups do the last one again, which stores the same numbers again.
+/// Calls `copy(first point, slot)` ahead of `work(first point, slot)` for the warp's groups of 16 P points. In step:
+/// all warps of the block make the same number of calls; warps that have no more groups repeat the last one, which
+/// stores the same numbers again.
 template <int D, int P, class Tile, class Copy, class Work>
 TILE_FN void for_each_group(const Tile& tile, const Block& block, std::int64_t count, bool in_step, const Copy& copy, const Work& work)
 {
@@ -134,8 +144,8 @@ TILE_FN void for_each_group(const Tile& tile, const Block& block, std::int64_t c
     tile.template wait<0>();
 }
 
-/// `rows` rows of the slices' numbers (H, S, from_line) to shared memory, with zeros past the last slice and channel. For each head of a team,
-/// `table` bytes apart.
+/// Copies `rows` rows of the slices' numbers (H, S, from_line) to shared memory, with zeros after the last slice and
+/// channel. The tables of the heads of a team are `table` bytes apart.
 template <int D, class T>
 TILE_FN void stage(const Block& block, T* to, int table, const float* from, int from_line, int first, int rows, int num_slices, int head_dim, float factor)
 {
@@ -158,8 +168,8 @@ TILE_FN void stage_numbers(const Block& block, float* to, int table, const float
     });
 }
 
-/// Calls `f(first, row)` for every 16 slices, whose tables then are in shared memory from `row` on. `tables.bring(first)` brings a chunk there; one that is all
-/// has been brought before.
+/// Calls `f(first, row)` for every 16 slices, whose tables are then in shared memory from `row` on.
+/// `tables.bring(first)` stages a chunk; if one chunk has all slices, it is already staged.
 template <int Unroll, class Tables, class F>
 TILE_FN void for_each_16_slices(const Block& block, int num_slices, int table_rows, const Tables& tables, const F& f)
 {
@@ -189,7 +199,7 @@ TILE_FN void clear(typename Tile::Acc& acc)
     }
 }
 
-/// Adds up what the warps of a block have, in order, and stores it as the block's part: (parts, H, S, D + 1).
+/// Adds the sums of the warps of a block in order, and stores them as the block's part: (parts, H, S, D + 1).
 template <class Tile, int D, int SC>
 TILE_FN void store_part(const Tile& tile, const Block& block, const typename Tile::Acc (&sums)[SC / 16][D / 16], float (&last)[SC / 16][Tile::kRows], int heads,
                         int num_slices, int head_dim, float* parts)
@@ -235,7 +245,8 @@ TILE_BOTH constexpr int shared_of_parts(int team, int otherwise)
     return part > otherwise ? part : otherwise;
 }
 
-/// Adds the points' noise to logits, and divides them by the points' temperatures. Slices (from s on) are rows, points (from n on) columns.
+/// Adds the points' noise to logits, and divides them by the points' temperatures. Slices (from s on) are rows, points
+/// (from n on) columns.
 template <class Tile, class T>
 TILE_FN void warm_columns(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
 {
@@ -254,7 +265,7 @@ TILE_FN void warm_columns(const Tile& tile, typename Tile::Acc& logits, const Po
     }
 }
 
-/// The same where points are rows and slices columns.
+/// `warm_columns` for points as rows and slices as columns.
 template <class Tile, class T>
 TILE_FN void warm_rows(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
 {
@@ -273,7 +284,7 @@ TILE_FN void warm_rows(const Tile& tile, typename Tile::Acc& logits, const Point
     }
 }
 
-/// One array's rows as left factors.
+/// Loads the rows of one array as left factors.
 template <class Tile, int D, int P>
 TILE_FN void load_left(const Tile& tile, typename Tile::A (&to)[P][D / 16], const typename Tile::T* rows)
 {
@@ -284,7 +295,7 @@ TILE_FN void load_left(const Tile& tile, typename Tile::A (&to)[P][D / 16], cons
     }
 }
 
-/// Rows of an array as left factors: kept in registers, or read again each time where registers are too few.
+/// Rows of an array as left factors: kept in registers, or loaded again each time if there are too few registers.
 template <class Tile, int D, int P, bool Hold>
 struct LeftRows {
     using T = typename Tile::T;
@@ -304,7 +315,7 @@ struct LeftRows {
     }
 };
 
-/// The logits of 16 P points (rows, from n on) and 16 slices (from s on, their tables at `table` and `bias`).
+/// The logits of 16 P points (rows, from n on) and 16 slices (from s on, with their tables at `table` and `bias`).
 template <class Tile, int D, int P, bool Hold, bool Warm, class T>
 TILE_FN void logits_of(const Tile& tile, typename Tile::Acc (&l)[P], const LeftRows<Tile, D, P, Hold>& x, const T* table, const float* bias,
                        const Points<T>& points, int h, std::int64_t n, int s)

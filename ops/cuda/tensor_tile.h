@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations of one warp on fragments of 16 x 16 numbers, twice: for the tensor cores of a GPU, and for a host.
+// Operations of one warp on fragments of 16 x 16 numbers, with two implementations: for the tensor cores of a GPU, and
+// for a host.
 //
-// Kernels (slice_tiles.h) are written against this interface alone, so that tests run their source on a machine without a GPU. There a warp is one call with
-// one lane, and a fragment is a plain 16 x 16 array.
+// Kernels (slice_tiles.h) use only this interface, so that tests run their source on a machine without a GPU. There a
+// warp is one call with one lane, and a fragment is a plain 16 x 16 array.
 //
-//   Acc   16 x 16 fp32, `v[kRows][kCols]`: the part of it that this thread owns. On the GPU a thread owns 2 rows and 4 columns,
-//         on the host all 16 and 16. row(i), col(j) say which.
+//   Acc   16 x 16 fp32, `v[kRows][kCols]`: the part that this thread owns. On the GPU a thread owns 2 rows and 4
+//         columns, on the host all 16 and 16; row(i) and col(j) return which.
 //   A     16 x 16 left factor,  load_a(m): from memory as [row][k]; to_a(acc): from an accumulator, without memory
 //   B     16 x 16 right factor, load_b(m): from memory as [column][k], used with load_a;
 //                               load_b_rows(m): from memory as [k][column], used with to_a
@@ -45,7 +46,7 @@ struct Storage<TileMath::Float16> {
     using type = Float16;
 };
 
-/// A number as it is stored: rounded to nearest even.
+/// Stores a number, rounded to nearest even.
 TILE_FN void assign(float& to, float from)
 {
     to = from;
@@ -58,7 +59,7 @@ TILE_FN float to_float(float x)
 
 #ifdef __CUDACC__
 
-/// Two numbers in one register, the first in its lower half.
+/// Packs two numbers into one register, the first in its lower half.
 TILE_FN std::uint32_t packed(Bfloat16, float low, float high)
 {
     std::uint32_t both;
@@ -102,7 +103,7 @@ TILE_FN std::uint32_t tf32(float x)
     return y;
 }
 
-/// What is lost when products take a number as they do.
+/// The rounding error of a number when a product uses it.
 template <TileMath M>
 TILE_FN float lost_by_rounding(float x)
 {
@@ -127,7 +128,7 @@ TILE_FN float log_2(float x)
     return y;
 }
 
-/// What both precisions share: who owns what, sums over the tile, copies.
+/// What both precisions share: ownership of elements, sums over the tile, copies.
 struct WarpLanes {
     static constexpr int kRows = 2, kCols = 4;
     struct Acc {
@@ -138,7 +139,7 @@ struct WarpLanes {
     TILE_FN int row(int i) const { return lane / 4 + 8 * i; }
     TILE_FN int col(int j) const { return (j / 2) * 8 + (lane % 4) * 2 + j % 2; }
 
-    /// Sums over the threads that own parts of the same row (after each added up its columns).
+    /// Sums over the threads that own parts of the same row, after each has added its own columns.
     TILE_FN void sum_over_cols(float (&rows)[kRows]) const
     {
         TILE_UNROLL
@@ -172,7 +173,7 @@ struct WarpLanes {
         }
     }
 
-    /// 16 numbers, one per column (row); each thread gets those that it owns.
+    /// Loads 16 numbers, one for each column (row); each thread gets those that it owns.
     TILE_FN void load_cols(float (&v)[kCols], const float* from) const
     {
         TILE_UNROLL
@@ -201,12 +202,13 @@ struct WarpLanes {
             for (int i = 0; i < kRows; ++i) to[row(i)] = v[i];
         }
     }
-    /// Whether this thread speaks for its rows (columns) after a sum over columns (rows).
+    /// Whether this thread stores the results of its rows (columns) after a sum over columns (rows).
     TILE_FN bool owns_rows() const { return lane % 4 == 0; }
     TILE_FN bool owns_cols() const { return lane < 4; }
 
-    /// 16 rows of `D` numbers from global to shared memory, without waiting; zeros for rows from `rows` on and for channels from `channels` on.
-    /// Team 2: rows of two neighbouring heads, `between` numbers apart in shared memory; this warp copies the rows from 8 * member on.
+    /// Starts to copy 16 rows of `D` numbers from global to shared memory; rows from `rows` on and channels from
+    /// `channels` on become zero. Team 2: copies rows of two neighbouring heads, `between` numbers apart in shared
+    /// memory; this warp copies the rows from 8 * member on.
     template <int D, int LD, int Team, class T>
     TILE_FN void copy_rows_async(T* to, int between, const T* from, std::int64_t stride, int rows, int channels, int member) const
     {
@@ -237,10 +239,10 @@ struct WarpLanes {
         asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
     }
     TILE_FN void sync() const { __syncwarp(); }
-    /// What was read from memory before is read again after this.
+    /// Forces later code to read memory again.
     TILE_FN void forget() const { asm volatile("" ::: "memory"); }
 
-    /// 16 rows of `D` numbers from shared to global memory.
+    /// Copies 16 rows of `D` numbers from shared to global memory.
     template <int D, int LD, class T>
     TILE_FN void copy_rows_out(T* to, std::int64_t stride, const T* from, int rows, int channels) const
     {
@@ -257,7 +259,7 @@ template <TileMath M>
 struct Tile : WarpLanes {  // fp32 in memory and in the fragments
     using T = float;
     static constexpr bool kTransposes = false;
-    static constexpr int kHeld = M == TileMath::Float32 ? 64 : 128;  // channels of left factors that registers hold
+    static constexpr int kHeld = M == TileMath::Float32 ? 64 : 128;  // channels of left factors that fit the registers
     struct A {
         float v[2][4];  // [k / 8]
     };
@@ -334,8 +336,8 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
             }
         }
     }
-    TILE_FN A transposed(const A& a) const { return a; }  // not offered
-    /// An accumulator times a factor to rows in memory, of which `rows` and `channels` are there.
+    TILE_FN A transposed(const A& a) const { return a; }  // not supported
+    /// Stores an accumulator times a factor as rows of global memory, of which `rows` and `channels` exist.
     TILE_FN void store_out(T* to, std::int64_t stride, const Acc& acc, float factor, int rows, int channels) const
     {
         TILE_UNROLL
@@ -348,7 +350,7 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
             }
         }
     }
-    /// An accumulator times a factor, as 16 rows of stored numbers.
+    /// Stores an accumulator times a factor as 16 rows.
     TILE_FN void store(T* to, int ld, const Acc& acc, float factor) const
     {
         TILE_UNROLL
@@ -360,7 +362,7 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
     }
 };
 
-/// Numbers of 16 bits.
+/// Fragments of 16-bit numbers.
 template <TileMath M>
 struct HalfTile : WarpLanes {
     using T = typename Storage<M>::type;

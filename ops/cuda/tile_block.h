@@ -16,13 +16,15 @@
 
 namespace meshard::tiles {
 
-/// Where a warp stands. On a host a warp is one call: of a single one in a block, or, in tests, of threads that meet at barriers, of which a thread sanitizer
-/// sees the missing ones.
+/// The coordinates of a warp. On a host a warp is one call: of the only warp in a block or, in tests, of threads that
+/// meet at barriers, so that a thread sanitizer detects missing barriers.
 struct Block {
     int warp, warps, lane;
-    int part, parts;        ///< of the points
-    int first_head, chunk;  ///< chunk: of slices
-    int team;               ///< 1 or 2 warps: neighbouring heads of the same points, which copy rows together, 128 bytes at a time instead of 64
+    int part, parts;        ///< part of the points
+    int first_head, chunk;  ///< chunk: of the slices
+    /// 1, or 2 warps: neighbouring heads of the same points, which copy rows together, 128 bytes at a time instead of
+    /// 64.
+    int team;
     char* shared;
 #ifdef __CUDACC__
     static constexpr int kLanes = 32;
@@ -34,7 +36,7 @@ struct Block {
         else
             asm volatile("bar.sync %0, 64;" ::"r"(1 + warp / 2) : "memory");
     }
-    /// The sum over the lanes of a warp, in each of them.
+    /// The sum over the lanes of a warp, returned in each lane.
     TILE_FN float sum(float x) const
     {
         TILE_UNROLL
@@ -69,7 +71,7 @@ struct Block {
     TILE_FN int teams() const { return team == 1 ? warps : warps / 2; }
     TILE_FN int head() const { return first_head + member(); }
 
-    /// Calls f(0) to f(count - 1), shared out to the threads of the block.
+    /// Calls f(0) to f(count - 1), distributed over the threads of the block.
     template <class F>
     TILE_FN void each(int count, const F& f) const
     {

@@ -8,16 +8,18 @@
 
 namespace meshard {
 
-// Kernels of slice attention on tensor cores (slice_tiles.h), and of the rows between its products (row_tiles.h): each function is one pass over the points,
-// and a small second kernel where sums of the blocks are added, in a fixed order. Each has two forms: for a GPU, and for the host, which runs the same source.
+// Kernels of slice attention on tensor cores (slice_tiles.h), and of the rows between its products (row_tiles.h). Each
+// function is one pass over the points, and a small second kernel if sums of the blocks are added, in a fixed order.
+// Each exists for a GPU and for the host, which runs the same source.
 
-/// Rows of points in memory: (points, channels), `stride` numbers from one row to the next, 16 bytes aligned.
+/// Rows of points in memory: (points, channels), `stride` numbers from one row to the next, aligned to 16 bytes.
 struct TileRows {
     void* rows;
     std::int64_t stride;
 };
 
-/// Slice attention of the points of one sample. The weights of a point, a softmax over slices, are computed again from `log_sums` in each pass:
+/// Slice attention of the points of one sample. The weights of a point, a softmax over slices, are computed again from
+/// `log_sums` in each pass:
 ///
 ///     w[n, h, s] = softmax over s of (x[n, h, :] . slices[h, s, :] + bias[h, s] + noise[n, h, s]) * warmth[h, n]
 struct TilePoints {
@@ -26,15 +28,15 @@ struct TilePoints {
     const float* slices;  ///< (H, S, D)
     const float* bias;    ///< (H, S)
     const float* warmth;  ///< (H, padded points): inverse temperatures of points; null: 1
-    const float* noise;   ///< (points, H, S); null: 0. Only with `warmth`
-    float* log_sums;      ///< (H, padded points), of base 2
+    const float* noise;   ///< (points, H, S), only with `warmth`; null: 0
+    float* log_sums;      ///< (H, padded points), base 2
     std::int64_t count;
     int heads, num_slices, head_dim;  ///< head_dim: a multiple of 8, at most kMaxTileHead
 };
 
-inline constexpr int kMaxTileHead = 128, kMaxWarmTileHead = 64;  // the latter with `warmth`
+inline constexpr int kMaxTileHead = 128, kMaxWarmTileHead = 64;  // kMaxWarmTileHead applies with `warmth`
 
-/// Points in one row of `log_sums` and `warmth`.
+/// Number of points in one row of `log_sums` and `warmth`.
 constexpr std::int64_t padded_points(std::int64_t count)
 {
     return (count + 31) / 32 * 32;
@@ -45,19 +47,20 @@ struct TileGradients {
     const float* sums_gradient;     ///< (H, S, D + 1)
     TileRows features, y_gradient;  ///< (points, H D)
     TileRows x_gradient, features_gradient;
-    float* warmth_gradient;  ///< (H, padded points); null without temperatures of points
+    float* warmth_gradient;  ///< (H, padded points); null if points have no temperatures
 };
 
-/// The type of rows.
+/// The type of the numbers in rows.
 enum class RowType : std::uint8_t { Bfloat16, Float16, Float32, Float64 };
 
-/// x_hat = (x + add + bias - mean) / deviation of each row, in fp32 (in double for Float64, where `float` below stands for double).
+/// x_hat = (x + add + bias - mean) / deviation of each row, in fp32 (in double for Float64, where `float` below means
+/// double).
 struct NormalizedRows {
     RowType type;
     const void* x;
     const void* add;    ///< null: 0
     const void* bias;   ///< (channels), float; null: 0
-    const void* after;  ///< (channels), float: added to `sum`; null: 0
+    const void* after;  ///< (channels), float: added only to `sum`; null: 0
     void* sum;          ///< x + add + bias + after; null: not stored
     void* x_hat;
     void* scales;  ///< (rows), float: 1 / deviation; null: not stored
@@ -65,10 +68,10 @@ struct NormalizedRows {
     double epsilon;
 };
 
-/// result = before + gradient of x, through x_hat.
+/// result = before + gradient of x, given the gradient of x_hat.
 struct NormalizedRowsGradient {
     RowType type;
-    const void* gradient;  ///< of x_hat
+    const void* gradient;  ///< gradient of x_hat
     const void* x_hat;
     const void* scales;
     const void* before;  ///< null: 0
@@ -81,8 +84,8 @@ struct NormalizedRowsGradient {
 struct GeluGradient {
     RowType type;
     const void* x;
-    void* gradient;  ///< of gelu(x); becomes that of x
-    void* y;         ///< gelu(x), again; null: not computed
+    void* gradient;  ///< gradient of gelu(x); overwritten by that of x
+    void* y;         ///< gelu(x), computed again; null: not computed
     void* sums;      ///< (channels), float: sums of the gradient over the rows
     std::int64_t rows, channels;
 };

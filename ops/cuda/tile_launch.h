@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels a function of tile_kernels.h takes. A launcher starts them: for a GPU in tile_launch_cuda.h, for the host in tile_launch_host.h.
+// Selects the kernels for a function of tile_kernels.h. A launcher starts them: for a GPU in tile_launch_cuda.h, for
+// the host in tile_launch_host.h.
 //
-//     launcher.slices<Tile, MinBlocks>(kernel, chunks)              a kernel of slice_tiles.h for all heads and chunks of slices
+//     launcher.slices<Tile, MinBlocks>(kernel, chunks)
+//         runs a kernel of slice_tiles.h for all heads and chunks of slices
 //     launcher.sums_in_slices<Tile, MinBlocks>(kernel, parts, chunks, sums)
-//                                                                   the same, whose parts (at `parts`, a pointer in the kernel) are added up in `sums`
-//     launcher.rows(kernel, most_parts, blocks, chunks, shared)     a kernel of row_tiles.h in min(most_parts, blocks a multiprocessor) parts; returns their
-//     number launcher.threads(), launcher.warps(), launcher.numbers<N>(count)
+//         also adds the kernel's parts (`parts` points into the kernel) to `sums`
+//     launcher.rows(kernel, most_parts, blocks, chunks, shared)
+//         runs a kernel of row_tiles.h in min(most_parts, blocks a multiprocessor) parts; returns their number
+//     launcher.threads(), launcher.warps(), launcher.numbers<N>(count)
 #pragma once
 
 #include "ops/cuda/row_tiles.h"
@@ -42,13 +45,13 @@ Rows<T> rows_of(const TileRows& rows)
     return {static_cast<T*>(rows.rows), rows.stride};
 }
 
-/// Slices whose sums one warp keeps in registers.
+/// Number of slices whose sums one warp keeps in registers.
 template <TileMath M, int D, bool Warm>
 constexpr int kChunk = D <= 32   ? (M == TileMath::Float32 && Warm ? 32 : 64)
                        : D == 64 ? 32
                                  : 16;
 
-/// Blocks on a multiprocessor that the compiler must leave registers for.
+/// Number of blocks on a multiprocessor for which the compiler must leave registers.
 template <TileMath M, int D, bool Warm>
 constexpr int kSumBlocks = D <= 64 && sizeof(typename Storage<M>::type) == 2 && !Warm ? 3 : 2;
 
@@ -65,14 +68,15 @@ void by_math(TileMath math, const Work& work)
     case TileMath::Tf32:
         return work(std::integral_constant<TileMath, TileMath::Tf32>());
 #else
-    case TileMath::Tf32:  // a host multiplies in fp32 either way
+    case TileMath::Tf32:  // a host multiplies in fp32 for both
 #endif
     case TileMath::Float32:
         return work(std::integral_constant<TileMath, TileMath::Float32>());
     }
 }
 
-/// Calls `work` with the smallest number of channels for which there are kernels and in which a head fits, and with whether points have temperatures.
+/// Calls `work` with the smallest head size with kernels in which the head fits, and with whether points have
+/// temperatures.
 template <TileMath M, class Work>
 void with_head(const TilePoints& points, const Work& work)
 {
@@ -185,8 +189,8 @@ void round_totals_by(const Launcher& launcher, const float* states, const float*
                   0);
 }
 
-/// Calls `work` with a number of the type of rows, and with how many pieces of 16 bytes a lane keeps of such a row: 0 for rows that are no whole pieces or too
-/// long.
+/// Calls `work` with a number of the rows' type, and with the number of 16-byte pieces of such a row that a lane keeps:
+/// 0 for rows that are not whole pieces or are too long.
 template <class Work>
 void with_rows(RowType type, std::int64_t channels, const Work& work)
 {

@@ -15,7 +15,8 @@ namespace meshard::tiles {
 constexpr int kSliceWarps = 4, kRowWarps = 8;
 constexpr std::int64_t kMostParts = 512;
 
-/// Blocks on a multiprocessor for which the compiler leaves registers: a third one only where it fits without spills.
+/// Number of blocks on a multiprocessor for which the compiler leaves registers: a third one only if that causes no
+/// spills.
 constexpr int resident_blocks(int wanted)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(kSliceWarps * 32, resident_blocks(MinBlocks)) 
     block.warps = blockDim.x / 32;
     block.lane = tile.lane;
     block.parts = parts;
-    block.chunk = blockIdx.x % chunks;  // blocks of one part of the points run side by side: what they read is in the cache
+    // Blocks of one part of the points run side by side, so that what they read is in the cache.
+    block.chunk = blockIdx.x % chunks;
     block.team = Team;
     block.first_head = blockIdx.x / chunks % (kernel.points.heads / Team) * Team;
     block.part = blockIdx.x / chunks / (kernel.points.heads / Team);
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(kRowWarps * 32) run_rows(const __grid_constant
 }
 
 struct DeviceLimits {
-    int multiprocessors, shared;  // bytes of shared memory that a block may have
+    int multiprocessors, shared;  // shared: bytes of shared memory available to a block
 };
 
 inline DeviceLimits device_limits()
@@ -129,7 +131,8 @@ private:
         std::int64_t parts = 0;
     };
 
-    /// The warps of a block, and the rows of the kernel's tables, that shared memory holds: four warps if then all slices fit, or at least 64.
+    /// Chooses the warps of a block, and the rows of the kernel's tables in shared memory: four warps if all slices, or
+    /// at least 64, then fit.
     template <class Tile, int MinBlocks, class Kernel>
     Fit fitting(Kernel& kernel, int chunks) const
     {
@@ -162,7 +165,7 @@ private:
         return fit;
     }
 
-    /// Blocks on a multiprocessor.
+    /// Number of blocks that fit on a multiprocessor.
     template <class Tile, int MinBlocks, int Team, class Kernel>
     int occupancy(const Fit& fit) const
     {

@@ -12,7 +12,7 @@
 
 namespace meshard::tiles {
 
-/// @param warps   of a block: threads, if more than one
+/// @param warps   warps of a block; more than one run as threads
 template <class Work>
 void run_block(Block block, int warps, int shared_bytes, const Work& work)
 {
@@ -36,7 +36,8 @@ void run_block(Block block, int warps, int shared_bytes, const Work& work)
     for (auto& thread : threads) thread.join();
 }
 
-/// How the host runs kernels of slices. More than one warp, pairs of heads and small tables are for tests, which see with them what a GPU does.
+/// How the host runs kernels of slices. Tests use several warps, pairs of heads and small tables to cover what a GPU
+/// does.
 struct HostForm {
     int warps = 1, team = 1, parts = 2, table_rows = 0;  ///< table_rows 0: all
 };

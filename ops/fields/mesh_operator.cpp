@@ -82,7 +82,8 @@ at::Tensor product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoi
                          [pair, of_adjoint, contracts](const at::Tensor& gradient) { return product(pair, !of_adjoint, !contracts, gradient); });
 }
 
-/// A stencil cut in inner rows, which need no ghosts and are computed while ghosts are received, and border rows, which need them.
+/// A stencil divided into inner rows, which need no ghosts and are computed while ghosts are received, and border rows,
+/// which need them.
 struct SplitStencil {
     std::shared_ptr<const StencilPair> inner, border;
     at::Tensor border_inputs;  ///< owned rows that border rows need; the columns of `border` are these, then the ghosts
@@ -200,7 +201,7 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
     if (contracts) shape.pop_back();
     std::int64_t channels = 1;
     for (std::size_t d = 1; d < shape.size(); ++d) channels *= shape[d];
-    // (rows, C) or (rows, C, 3), on the CPU, in float or double
+    // (rows, C) or (rows, C, 3), on the CPU, in float or double.
     const auto flat = [&](const at::Tensor& rows) {
         const auto here = rows.to(at::kCPU, rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
         return contracts ? here.reshape({here.size(0), channels, 3}) : here.reshape({here.size(0), channels});

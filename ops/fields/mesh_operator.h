@@ -12,7 +12,8 @@
 
 namespace meshard {
 
-/// A sparse matrix: for each row of a result the input rows (columns) that it is computed from, each with a weight of 1 or 3 components.
+/// A sparse matrix: for each row of a result the input rows (columns) that it is computed from, each with a weight of 1
+/// or 3 components.
 struct Stencil {
     std::int64_t num_columns = 0;
     int components = 1;
@@ -27,8 +28,8 @@ struct Stencil {
 
     std::int64_t num_rows() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
 
-    /// Appends a row. Its entries are sorted by the ids of their columns, and weights of the same column added, so that sums do not depend on the local
-    /// numbering.
+    /// Appends a row. Its entries are sorted by the ids of their columns, and weights of the same column added, so that
+    /// sums do not depend on the local numbering.
     void push_row(std::vector<Entry>& entries, std::span<const std::int64_t> ids);
 
     Stencil transposed() const;
@@ -36,9 +37,10 @@ struct Stencil {
 
 /// A linear operator between fields of a mesh, made once and applied to many fields: gradient, Laplacian, means, ...
 ///
-/// Takes plain fields of a whole mesh, and sharded fields of a mesh that is cut among ranks; each rank's owned rows of the result equal those of the
-/// whole mesh. Collective on a cut mesh: each rank sends one message of ghosts to each neighbour and computes rows that need no ghosts meanwhile; the
-/// same in backward. Differentiable in the values. Values are of a floating type; sums are computed in double precision on the CPU.
+/// It takes plain fields of a whole mesh, and sharded fields of a mesh that is cut among ranks; each rank's owned rows
+/// of the result equal those of the whole mesh. Collective on a cut mesh: each rank sends one message of ghosts to each
+/// neighbour and meanwhile computes rows that need no ghosts; backward does the same. Differentiable in the values.
+/// Values have a floating type; sums are computed in double precision on the CPU.
 class MeshOperator {
 public:
     /// How a weight's components are applied.
@@ -50,17 +52,21 @@ public:
 
     /// Whether ghosts of the input or of the result are exchanged.
     enum class Ghosts : std::uint8_t {
-        OfInput,  ///< owners send rows of the input: the stencil has a column for each local row of `from`, and a row for each owned row of `to`
-        OfResult  ///< ghost rows of the result are added to their owners': a column for each owned row of `from`, and a row for each local row of `to`
+        /// Owners send rows of the input: the stencil has a column for each local row of `from`, and a row for each
+        /// owned row of `to`.
+        OfInput,
+        /// Ghost rows of the result are added to their owners': a column for each owned row of `from`, and a row for
+        /// each local row of `to`.
+        OfResult
     };
 
-    /// Error messages begin with `name`.
+    /// @param name   begins error messages
     MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil);
 
     /// @throws InvalidInput if the field does not have the layout `from`, or, for a divergence, if its last dimension is not 3
     at::Tensor operator()(const at::Tensor& field) const;
 
-    /// Of each row of the stencil whether it takes no values, so that its result is zero whatever the field; (rows), bool.
+    /// For each row of the stencil, whether it has no entries, so that its result is always zero; (rows), bool.
     at::Tensor is_empty_row() const;
 
     /// The divergence with the weights of this gradient. @throws InvalidInput unless this is a gradient

@@ -84,7 +84,8 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
     throw_together(error, plan->group());
 }
 
-/// Throws on every rank if an owned cell has a facet at which so many cells meet that their order in the whole mesh decides which are neighbours.
+/// Throws on every rank if so many cells meet at a facet of an owned cell that their order in the whole mesh decides
+/// which are neighbours.
 void require_mutual_neighbors(const char* where, const MeshGeometry& geometry)
 {
     const auto& plan = geometry.points().plan;
@@ -108,18 +109,20 @@ void require_mutual_neighbors(const char* where, const MeshGeometry& geometry)
     throw_together(error, plan->group());
 }
 
-/// Cells of one dimension around points with many cells, by global id. There each cell has as neighbours those 1, 2, 4, 8, ... places before and after it
-/// in a ring: near and far ones, which span all directions that the cells span, in entries that grow with the logarithm of their number.
+/// Cells of one dimension around points with many cells, sorted by global id. Each cell has as neighbours those 1, 2,
+/// 4, 8, ... positions before and after it in a ring: near and far ones, which span all directions that the cells span,
+/// in entries whose number grows with the logarithm of that of the cells.
 class CellsAroundPoints {
 public:
-    static constexpr std::int64_t most_mutual_cells = 256;  ///< points with up to so many cells join all of them
+    /// At points with at most so many cells all of them are neighbours.
+    static constexpr std::int64_t most_mutual_cells = 256;
 
     explicit CellsAroundPoints(const MeshGeometry& geometry)
         : geometry_(geometry), around_(ghost_relation(geometry.mesh(), {.neighbors = GhostNeighbors::Vertex}))
     {
     }
 
-    /// Appends neighbours of `cell` by `point`, maybe itself and maybe some twice.
+    /// Appends the neighbours of `cell` at `point`, possibly itself, possibly with repetitions.
     void append(std::int32_t cell, std::int32_t point, std::vector<std::int32_t>& found)
     {
         const auto cells = around_.rows_of_item.row(point);
@@ -173,7 +176,8 @@ Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors
     return graph;
 }
 
-/// Sets `offset` to the vector between the centroids of a cell and its neighbour, for polygons its part in the cell's plane. Returns offset / |offset|^2.
+/// Sets `offset` to the vector between the centroids of a cell and its neighbour; for polygons to its projection on the
+/// cell's plane. Returns offset / |offset|^2.
 Vector3 weighted_offset(const MeshGeometry& geometry, std::span<const Vector3> areas, std::int32_t cell, std::int32_t neighbor, Vector3& offset)
 {
     const auto& centroids = geometry.measures().centroids;
@@ -201,7 +205,7 @@ MeshOperator least_squares_gradient(const MeshGeometry& geometry, GradientNeighb
     auto* matrix = matrices.mutable_data_ptr<double>();
     for (std::int32_t i = 0; i < num_cells; ++i) {
         auto row = std::vector<std::int32_t>(graph.row(i).begin(), graph.row(i).end());
-        // In the order of global ids, so that every rank gets the same bits.
+        // Added in the order of global ids, so that every rank gets the same bits.
         std::sort(row.begin(), row.end(), [&](auto a, auto b) { return geometry.cell_ids().global_ids[a] < geometry.cell_ids().global_ids[b]; });
         for (const auto j : row) {
             Vector3 offset;
@@ -255,7 +259,8 @@ MeshOperator green_gauss_gradient(const MeshGeometry& geometry)
                 const Vector3 third = 1 / (3 * size) * area;
                 entries.push_back({a, third});
                 entries.push_back({b, third});
-                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));  // the third corner of each triangle is the mean of the face's points
+                // The third corner of each triangle is the mean of the face's points.
+                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));
             });
             for (const auto point : face) entries.push_back({point, total});
         }

@@ -9,11 +9,14 @@ namespace meshard {
 
 // Operators on fields of a mesh. On a mesh that is cut among ranks, making an operator is collective, and so is applying it.
 
-/// The cells from whose values a cell's gradient is fitted.
+/// The cells whose values a cell's gradient is fitted to.
 enum class GradientNeighbors : std::uint8_t {
-    Facet,  ///< cells that share a facet; one ghost layer by face is enough
-    Vertex  ///< cells that share a point, for meshes whose corner cells share facets with too few cells; needs a ghost layer by vertex.
-            ///< Of a point with more than 256 cells each is joined to those 1, 2, 4, 8, ... places before and after it by number
+    /// Cells that share a facet; one ghost layer by face is enough.
+    Facet,
+    /// Cells that share a point, for meshes whose corner cells share facets with too few cells; needs a ghost layer by
+    /// vertex. At a point with more than 256 cells each cell is a neighbour of those 1, 2, 4, 8, ... positions before
+    /// and after it by number.
+    Vertex
 };
 
 /// Gradient of a cell field at the cells' centroids, (cells, ...) to (cells, ..., 3): least squares fit to the differences to the neighbours, weighted by

@@ -9,8 +9,9 @@
 namespace meshard {
 namespace {
 
-constexpr double kNormEpsilon = 1e-5;             // of torch::nn::LayerNorm
-constexpr std::int64_t kTileBytes = 4096 * 1024;  // data of all stages of a block: a single stage uses a quarter, which fits 1 MiB of second-level cache
+constexpr double kNormEpsilon = 1e-5;  // as in torch::nn::LayerNorm
+// Bytes for the data of all stages of a block: a single stage uses a quarter, which fits 1 MiB of second-level cache.
+constexpr std::int64_t kTileBytes = 4096 * 1024;
 constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
 BlockWeights<std::int64_t> numbers_in_weights(const BlockShape& shape)
@@ -109,7 +110,7 @@ BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shap
     const std::array<T**, 18> buffers{
         &normal_,  &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,  &rows_, &more_rows_,   &mean_,
         &inverse_, &small_,         &logits_,           &before_, &after_,           &after_gradient_, &raw_,  &temperature_, &temperature_gradient_};
-    constexpr std::int64_t kLine = kCacheLine / sizeof(T);  // in numbers: each buffer starts at a cache line
+    constexpr std::int64_t kLine = kCacheLine / sizeof(T);  // numbers in a cache line, at which each buffer starts
     std::int64_t total = 0;
     for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
     memory_ = make_lines<T>(total);
@@ -162,7 +163,8 @@ void BlockTile<T>::find_temperatures(const Weights& weights, const T* x_mid, std
     for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights.temperature[head] + temperature_[t], T(kMinPointTemperature));
 }
 
-/// Converts the gradient of logits divided by temperatures, (S, n), to that of the logits, in place; adds to that of x_mid (D, n).
+/// Converts the gradient of logits divided by temperatures, (S, n), to that of the logits, in place; adds to the
+/// gradient of x_mid (D, n).
 template <class T>
 void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
                                          BlockGradients<T>* gradients)
@@ -171,7 +173,8 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     const auto* logits = logits_ + head * S * n;
     find_temperatures(weights, x_mid, head, n);
     divide_rows(logits_gradient, temperature_, S, n);
-    // The gradients of a point's logits sum to zero, so subtracting the same number from all its logits changes nothing; the largest gives the least rounding.
+    // The gradients of a point's logits sum to zero, so that the same number can be subtracted from all its logits; the
+    // largest one gives the least rounding.
     auto* largest = temperature_;
     std::copy_n(logits, n, largest);
     for (std::int64_t s = 1; s < S; ++s) {
@@ -278,7 +281,7 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden;
     const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;  // (n, C)
 
-    // The MLP.
+    // Backward of the MLP.
     multiply(kGiven, kGiven, n, R, C, g, C, weights.mlp_out.weight, R, {}, hidden_gradient_, R);
     activate_backward(shape_.activation, weights.activation, hidden_gradient_, hidden_, kept.hidden, n * R, gradients ? gradients->activation : nullptr);
     normalize(kept.residual, weights.norm2, n);
@@ -293,7 +296,7 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
     layer_norm_backward(x_gradient, gradients ? gradients->norm2.weight : small_, gradients ? gradients->norm2.bias : small_ + C, rows_, kept.residual, mean_,
                         inverse_, weights.norm2.weight, n, C);
 
-    // The output projection and the slices' states.
+    // Backward of the output projection and the slices' states.
     mix_backward(weights, x_gradient, n, mixed_gradient);
     if (gradients) {
         add_product(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, gradients->out.weight, I);
@@ -324,7 +327,7 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
         const auto* w = weigh(weights, kept, h, n);
         const auto* g = sums_gradient + h * S * (D + 1);
         auto* wg = weights_gradient_;
-        for (std::int64_t s = 0; s < S; ++s) small_[s] = g[s * (D + 1) + D];  // of the slice's weight
+        for (std::int64_t s = 0; s < S; ++s) small_[s] = g[s * (D + 1) + D];  // gradient of the slice's weight
         multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, {.to_rows = small_}, wg, n);
         add_product(kGiven, kGiven, S, n, D, g, D + 1, features(kept) + h * D * n, n, wg, n);
         multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, {}, features_gradient + h * D * n, n);

@@ -17,15 +17,16 @@ struct BlockShape {
     std::int64_t heads = 1;          ///< H
     std::int64_t head_dim = 1;       ///< D
     std::int64_t slices = 1;         ///< S
-    std::int64_t hidden = 0;         ///< R, of the MLP
-    std::int64_t outputs = 0;        ///< O of a head after the MLP; 0: none
+    std::int64_t hidden = 0;         ///< R: hidden channels of the MLP
+    std::int64_t outputs = 0;        ///< O: outputs of a head after the MLP; 0: no head
     bool point_temperature = false;  ///< Transolver++: every point has its own temperature, and one projection is used for both x_mid and features
-    const ActivationFunction* activation = nullptr;  ///< of the MLP; null: gelu
+    const ActivationFunction* activation = nullptr;  ///< activation of the MLP; null: gelu
 
     std::int64_t inner() const { return heads * head_dim; }  ///< I
     std::int64_t out_channels() const { return outputs > 0 ? outputs : channels; }
     std::int64_t num_sums() const { return heads * slices * (head_dim + 1); }
-    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }  ///< numbers that the first half computes for each point
+    /// Numbers that the first half computes for each point.
+    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }
 };
 
 /// Gradients of a block's weights, initially zero: pointers into `values`.
@@ -38,12 +39,13 @@ struct BlockGradients : BlockWeights<T*> {
     std::vector<T> values;
 };
 
-/// The activations of a tile of n points that backward needs besides the block's input: kept from the forward pass, or computed again.
+/// The activations of a tile of n points that backward needs besides the block's input; kept from forward or computed
+/// again.
 template <class T>
 struct BlockActivations {
     T* x_mid = nullptr;     ///< (I, n), projected points
     T* features = nullptr;  ///< (I, n), whose means are the slices' tokens; null if these are x_mid
-    T* mixed = nullptr;     ///< (I, n), the points' sums of the slices' states
+    T* mixed = nullptr;     ///< (I, n), the slices' states, weighted and summed at the points
     T* residual = nullptr;  ///< (n, C), after attention
     T* hidden = nullptr;    ///< (n, R), before the activation
     T* last = nullptr;      ///< (n, C), before the head; null without a head
@@ -54,13 +56,16 @@ struct BlockActivations {
     static std::int64_t floats_per_point(const BlockShape& shape);
 };
 
-/// One attention block (Wu et al. 2024, Transolver) on a tile of points, so small that the data of each stage fit a core's second-level cache:
+/// One attention block (Wu et al. 2024, Transolver) on a tile of points, so small that the data of each stage fit a
+/// core's second-level cache:
 ///
-///     x' = x + out(deslice(w, states)),  w = softmax(slice(project_x(norm1(x)))),  y = x' + mlp(norm2(x')),  result = y or head(norm3(y))
+///     x' = x + out(deslice(w, states)),  w = softmax(slice(project_x(norm1(x)))),  y = x' + mlp(norm2(x'))
+///     result = y or head(norm3(y))
 ///
-/// or, if points have temperatures t = max(bias + gelu(out(gelu(hidden(h)))), 0.01) of h = project_x(norm1(x)), softmax((slice(h) + noise) / t) (Luo et al.
-/// 2025, Transolver++, section 3.2). Sums over the points of all tiles are needed: of the slices in forward (`add_slice_sums`), of the gradients of their
-/// states in backward. So forward and backward each make two passes over the tiles, and the softmax weights w are not kept after their tile.
+/// or, if points have temperatures t = max(bias + gelu(out(gelu(hidden(h)))), 0.01) of h = project_x(norm1(x)),
+/// softmax((slice(h) + noise) / t) (Luo et al. 2025, Transolver++, section 3.2). Sums over the points of all tiles are
+/// needed: of the slices in forward (`add_slice_sums`), of the gradients of their states in backward. Hence forward and
+/// backward each make two passes over the tiles, and the softmax weights w are not kept after their tile.
 template <class T>
 class BlockTile {
 public:
@@ -68,23 +73,24 @@ public:
 
     BlockTile(const BlockShape& shape, std::int64_t max_points);
 
-    /// First half: fills x_mid and features from x (n, C), and adds to `sums` (H, S, D + 1): weighted features, then the weight.
+    /// First half: computes x_mid and features from x (n, C), and adds to `sums` (H, S, D + 1) the weighted features,
+    /// then the weights.
     void add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept, double* sums);
 
-    /// Computes x_mid, or x_mid and features, if the first half's results were not kept.
+    /// Compute x_mid, or x_mid and features, if those of the first half were not kept.
     void project(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
     void project_both(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
 
-    /// Second half: computes `result` (n, C) or (n, O), which may be x, from x, x_mid and `states` (H, S, D); fills mixed, residual, hidden, last. If `result`
-    /// is null, only these.
+    /// Second half: computes `result` (n, C) or (n, O), which may be x, from x, x_mid and `states` (H, S, D); fills
+    /// mixed, residual, hidden and last. If `result` is null, it only fills these.
     void bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result);
 
-    /// Backward of the second half: computes `x_gradient` (n, C) and `mixed_gradient` (I, n) from the result's gradient; adds to `states_gradient` (H, S, D)
-    /// and, unless null, to the weights' gradients.
+    /// Backward of the second half: computes `x_gradient` (n, C) and `mixed_gradient` (I, n) from the result's
+    /// gradient; adds to `states_gradient` (H, S, D) and, unless null, to the weights' gradients.
     void bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
                              T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
 
-    /// Computes `mixed_gradient` again, from the `x_gradient` that `bring_back_backward` wrote.
+    /// Computes `mixed_gradient` again from the `x_gradient` that `bring_back_backward` wrote.
     void mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const;
 
     /// Backward of the first half, and of the softmax for both halves: adds to `x_gradient` and, unless null, to the weights' gradients.
@@ -108,7 +114,7 @@ private:
     LineArray<T> memory_;
     T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *small_;
     T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_,
-        *temperature_gradient_;  // with temperatures of points; for one head, only the logits for all
+        *temperature_gradient_;  // with temperatures of points; for one head, only the logits for all heads
 };
 
 /// Two linear layers with an activation in between, (n, in) to (n, out), on a tile of points.
@@ -116,7 +122,7 @@ template <class T>
 class MlpTile {
 public:
     struct Weights {
-        const T *hidden, *hidden_bias, *out, *out_bias, *activation;  // the last: the activation's parameter, if it has one
+        const T *hidden, *hidden_bias, *out, *out_bias, *activation;  // activation: its parameter; null if it has none
     };
     struct Gradients {
         T *hidden, *hidden_bias, *out, *out_bias, *activation;
@@ -127,7 +133,8 @@ public:
     /// @param offset   (out), added to every point; may be null
     void forward(const Weights& weights, const T* x, const T* offset, std::int64_t n, T* result);
 
-    /// Computes the hidden layer again. Adds to the gradients of the weights and the offset; writes that of x unless null.
+    /// Computes the hidden layer again. Adds to the gradients of the weights and the offset; writes the gradient of x
+    /// unless null.
     void backward(const Weights& weights, const T* x, std::int64_t n, const T* result_gradient, T* x_gradient, const Gradients& gradients, T* offset_gradient);
 
 private:
@@ -140,7 +147,7 @@ private:
 
 inline constexpr double kMinPointTemperature = 0.01;
 
-/// Number of points of a tile for which the data of each stage of a block fit the second-level cache.
+/// Number of points of a tile such that the data of each stage of a block fit the second-level cache.
 std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number);
 
 }  // namespace meshard

@@ -13,12 +13,14 @@ struct Affine {
     Each weight{}, bias{};
 };
 
-/// One object for each weight of a block of slice attention, by name: its tensor, a pointer to its numbers, or its gradient. Matrices are (out, in), as
-/// in torch::nn::Linear. For weights that a block does not have the tensor is undefined, or the pointer null.
+/// One object for each weight of a block of slice attention: its tensor, a pointer to its numbers, or its gradient.
+/// Matrices are (out, in), as in torch::nn::Linear. For weights that a block does not have, the tensor is undefined, or
+/// the pointer null.
 template <class Each>
 struct BlockWeights {
-    Affine<Each> norm1{}, project_x{}, project_fx{};  ///< no project_fx if points have temperatures
-    Affine<Each> slices{};                            ///< of each head: (H, S, D) and (H, S), divided by the temperature unless points have temperatures
+    Affine<Each> norm1{}, project_x{}, project_fx{};  ///< project_fx is absent if points have temperatures
+    /// (H, S, D) and (H, S), divided by the temperature unless points have temperatures.
+    Affine<Each> slices{};
     Affine<Each> out{}, norm2{}, hidden{}, mlp_out{};
     Affine<Each> norm3{}, head{};  ///< only in the last block
     Each activation{};             ///< the parameter of the MLP's activation, (1), if it has one
@@ -29,7 +31,7 @@ struct BlockWeights {
     auto all() { return all_of(*this); }
     auto all() const { return all_of(*this); }
 
-    /// f(weight) for each weight.
+    /// Applies f to each weight.
     template <class F>
     auto map(const F& f) const
     {

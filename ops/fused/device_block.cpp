@@ -17,7 +17,8 @@ std::int64_t count_of(const std::vector<Tile>& ranges)
     return count;
 }
 
-/// Adds sums of the ranges' samples (ranges, ...) to those of all samples (B, ...), or takes them as they are where there is one piece.
+/// Adds the sums of the ranges' samples (ranges, ...) to those of all samples (B, ...); with a single piece replaces
+/// them.
 void add_sums(at::Tensor& all, const at::Tensor& sums, const std::vector<Tile>& ranges, std::int64_t batch)
 {
     if (!all.defined() && static_cast<std::int64_t>(ranges.size()) == batch) {

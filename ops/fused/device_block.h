@@ -10,15 +10,18 @@
 
 namespace meshard {
 
-/// Ranges of points that are one after the other taken through a layer: all points together if that are at most `most`, else pieces of single samples. Ranges
-/// are counted over the batch (B, N); one of a sample without points is among them.
+/// Divides points (B, N) into pieces that a layer processes one after the other: all points together if there are at
+/// most `most`, else pieces of single samples. A piece is a list of ranges, counted over the batch; samples without
+/// points have a range, too.
 std::vector<std::vector<Tile>> device_ranges(std::int64_t batch, std::int64_t num_points, std::int64_t most);
 
-/// Noise that is added to the slices' logits of points (B, N), drawn on their device: (B N, H, S) of float; undefined if the block has none.
+/// Draws the noise of the slices' logits of points (B, N) on their device: (B N, H, S) of float; undefined if the block
+/// has none.
 at::Tensor device_noise(const FusedBlock& block, const RowDraw& draw, const at::Tensor& x);
 
-/// Forward and backward of `fused_block` on devices (DeviceLayer). Nothing of the size of points times slices is stored, but noise. With `keep_activations` all
-/// points are one range, whose activations are kept; otherwise backward computes them again, in ranges of `tile_points`.
+/// Forward and backward of `fused_block` on devices (DeviceLayer). Nothing of the size of points times slices is
+/// stored, except noise. With `keep_activations` all points are one piece, whose activations are kept; otherwise
+/// backward computes them again, in pieces of `tile_points`.
 class DeviceBlockPasses {
 public:
     /// @param x   (B, N, C); undefined in a backward pass whose activations were kept
@@ -36,8 +39,8 @@ private:
     DeviceLayer layer_;
 };
 
-/// Runs on any device what `fused_block` runs on a GPU: the reference of the kernels, for tests without a GPU; for points in half precision under autocast to
-/// their type.
+/// Computes on any device what `fused_block` computes on a GPU: a reference of the kernels, for tests without a GPU.
+/// Under autocast the points may have its half precision.
 at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options = {});
 
 }  // namespace meshard

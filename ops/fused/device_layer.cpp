@@ -10,7 +10,8 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kHeadChannels = 8;  // to which heads are padded, and the head's outputs: rows of 16 bytes in half precision
+// Heads, and the head's outputs, are padded to this number of channels: rows of 16 bytes in half precision.
+constexpr std::int64_t kHeadChannels = 8;
 
 std::int64_t rounded_up(std::int64_t size)
 {
@@ -22,7 +23,8 @@ at::Tensor rows_of_range(const at::Tensor& rows, const Tile& range)
     return rows.narrow(0, range.first, range.count);
 }
 
-/// Weight and bias of a product that takes what a norm gives without scale and shift: W diag(scale), b + W shift. They have the type of the points.
+/// Weight and bias of a product after a norm without scale and shift, with these folded in: W diag(scale), b + W shift.
+/// They have the type of the points.
 Affine<at::Tensor> folded(const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm, at::ScalarType type)
 {
     auto weight = at::empty_like(product.weight, product.weight.options().dtype(type));
@@ -30,7 +32,7 @@ Affine<at::Tensor> folded(const Affine<at::Tensor>& product, const Affine<at::Te
     return {weight, at::addmv(product.bias, product.weight, norm.bias).to(type)};
 }
 
-/// Gradients of a product and of the norm before it by those of the folded weights.
+/// Computes the gradients of a product and of the norm before it from those of the folded weights.
 void unfold(const Affine<at::Tensor>& found, const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm, Affine<at::Tensor>& of_product,
             Affine<at::Tensor>& of_norm)
 {
@@ -38,7 +40,7 @@ void unfold(const Affine<at::Tensor>& found, const Affine<at::Tensor>& product, 
     of_norm = {at::mul(found.weight, product.weight).sum(0), at::mv(product.weight.t(), found.bias)};
 }
 
-/// Rows (H D, ...) with the channels of each head padded to `width`, and the inverse.
+/// Pads the channels of each head in rows (H D, ...) to `width`, and the inverse.
 at::Tensor with_width(const at::Tensor& rows, std::int64_t heads, std::int64_t width)
 {
     const auto dim = rows.size(0) / heads;
@@ -84,7 +86,7 @@ DeviceLayer::DeviceLayer(const BlockShape& shape, const BlockWeights<at::Tensor>
     projection_ = {projection(w.project_x.weight, w.project_fx.weight), projection(w.project_x.bias, w.project_fx.bias)};
     in_ = folded(projection_, w.norm1, type);
     hidden_ = folded(w.hidden, w.norm2, type);
-    out_ = with_width(w.out.weight.t(), H, width_).to(type);  // (I, C), as the product takes it
+    out_ = with_width(w.out.weight.t(), H, width_).to(type);  // (I, C), the layout that the product needs
     mlp_out_ = w.mlp_out.weight.to(type);
     slices_ = padded(w.slices.weight);
     if (shape.outputs == 0) return;
@@ -93,13 +95,13 @@ DeviceLayer::DeviceLayer(const BlockShape& shape, const BlockWeights<at::Tensor>
     head_ = folded(last_product_, w.norm3, type);
 }
 
-/// (..., D) with the padded width.
+/// Pads (..., D) to the padded width.
 at::Tensor DeviceLayer::padded(const at::Tensor& of_slices) const
 {
     return width_ == shape_.head_dim ? of_slices.contiguous() : at::constant_pad_nd(of_slices, {0, width_ - shape_.head_dim});
 }
 
-/// (..., D + 1) with the padded width before the last number, and the inverse.
+/// Pads (..., D + 1) to the padded width before the last number, and the inverse.
 at::Tensor DeviceLayer::padded_sums(const at::Tensor& sums) const
 {
     if (width_ == shape_.head_dim) return sums.contiguous();
@@ -125,8 +127,8 @@ LayerPoints DeviceLayer::project(const at::Tensor& x, std::vector<Tile> ranges, 
     return points;
 }
 
-/// The points' temperatures t = max(temperature + gelu(out(gelu(hidden(h)))), 0.01) of h, a head's projected channels (Luo et al. 2025, Transolver++,
-/// section 3.2), by LibTorch's operators, whose graph is recorded.
+/// Computes the points' temperatures t = max(temperature + gelu(out(gelu(hidden(h)))), 0.01) of a head's projected
+/// channels h (Luo et al. 2025, Transolver++, section 3.2) by LibTorch's operators, and records their graph.
 void DeviceLayer::find_temperatures(LayerPoints& points, bool record) const
 {
     const at::AutoGradMode recording(record);
@@ -184,7 +186,7 @@ at::Tensor DeviceLayer::sums_of(LayerPoints& points, const at::Tensor& values) c
     return sums.size() == 1 ? sums[0].unsqueeze(0) : at::stack(sums);
 }
 
-/// The MLP's hidden row after its activation; where it is no gelu and `record`, as the end of a graph.
+/// The MLP's hidden row after its activation. With `record`, an activation other than gelu becomes the end of a graph.
 at::Tensor DeviceLayer::activated(LayerPoints& points, bool record) const
 {
     if (!shape_.activation) return gelu_of(points.hidden, /*in_place=*/!record);
@@ -291,7 +293,7 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
     auto of_features = shape_.point_temperature ? at::empty_like(of_projected) : of_projected.narrow(1, inner, inner);
     const auto features = features_of(points);
     std::vector<at::Tensor> of_warmth;
-    if (points.ranges.empty()) {  // a rank without samples
+    if (points.ranges.empty()) {  // this rank has no samples
         add(found_.slices.weight, at::zeros_like(weights_.slices.weight));
         add(found_.slices.bias, at::zeros_like(weights_.slices.bias));
         add(found_.in.bias, at::zeros_like(projection_.bias));
@@ -308,7 +310,8 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
         if (shape_.point_temperature) {
             of_warmth.push_back(found.warmth.narrow(1, 0, range.count).t());
         } else {
-            const auto totals = state_sums[static_cast<std::int64_t>(i)].select(2, shape_.head_dim).unsqueeze(1);  // (H, 1, S): weights of all points here
+            // (H, 1, S): weights of all points here.
+            const auto totals = state_sums[static_cast<std::int64_t>(i)].select(2, shape_.head_dim).unsqueeze(1);
             add(found_.in.bias, at::cat({at::bmm(found.bias.unsqueeze(1), slices_).flatten(), at::bmm(totals, of_sums.narrow(2, 0, width_)).flatten()}));
         }
     }

@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-constexpr double kNormEpsilon = 1e-5;  // of torch::nn::LayerNorm
+constexpr double kNormEpsilon = 1e-5;  // as in torch::nn::LayerNorm
 
 RowType row_type(const at::Tensor& x)
 {

@@ -5,37 +5,41 @@
 
 namespace meshard {
 
-// Rows of points (n, C) between the products of a layer, each in one pass by a kernel (ops/cuda/tile_kernels.h). Plain tensors without history; vectors over
-// the channels are of float for half precision, else of the rows' type.
+// Operations on rows of points (n, C) between the products of a layer, each in one pass by a kernel
+// (ops/cuda/tile_kernels.h). Tensors are plain, without history; vectors over the channels are float for half
+// precision, else of the rows' type.
 
 struct NormalRows {
     at::Tensor x_hat;   ///< (n, C)
     at::Tensor scales;  ///< (n): 1 / deviation
 };
 
-/// x + add + bias without mean, divided by its deviation. `add` and `bias` (C) may be undefined. If `sum` is not null, it becomes x + add + bias + after.
+/// (x + add + bias - mean) / deviation. `add` and `bias` (C) may be undefined. If `sum` is not null, it becomes x + add
+/// + bias + after.
 NormalRows normal_rows(const at::Tensor& x, const at::Tensor& add = {}, const at::Tensor& bias = {}, const at::Tensor& after = {}, at::Tensor* sum = nullptr);
 
-/// before + the gradient of x by that of x_hat, which is overwritten by it. `before` may be undefined; sums (C) over rows are computed where not null.
+/// Returns before + the gradient of x; overwrites `gradient`, that of x_hat. `before` may be undefined; the sums (C)
+/// over rows are computed unless null.
 at::Tensor normal_rows_backward(const at::Tensor& gradient, const NormalRows& rows, const at::Tensor& before, at::Tensor* before_sums = nullptr,
                                 at::Tensor* result_sums = nullptr);
 
-/// gelu(x), in place if so told.
+/// gelu(x), optionally in place.
 at::Tensor gelu_of(const at::Tensor& x, bool in_place);
 
-/// `gradient` (n, R) of gelu(x) becomes that of x; returns its sums (R) over rows. If `y` is not null, it becomes gelu(x).
+/// Replaces `gradient` (n, R) of gelu(x) by that of x; returns its sums (R) over rows. If `y` is not null, it becomes
+/// gelu(x).
 at::Tensor gelu_backward_in_place(const at::Tensor& x, const at::Tensor& gradient, at::Tensor* y);
 
 /// Sums over the rows of (n, C).
 at::Tensor sums_of_rows(const at::Tensor& x);
 
-/// left^T right, of float for half precision.
+/// left^T right, in float for half precision.
 at::Tensor sums_of_products(const at::Tensor& left, const at::Tensor& right);
 
-/// The type of vectors over the channels of such rows.
+/// The type of vectors over the channels of rows of `type`.
 at::ScalarType sum_type_of(at::ScalarType type);
 
-/// The tensor where kernels can read it: contiguous, beginning at 16 bytes.
+/// Returns the tensor in a form that kernels can read: contiguous, aligned to 16 bytes.
 at::Tensor for_kernels(const at::Tensor& rows);
 
 }  // namespace meshard

@@ -39,7 +39,7 @@ at::Tensor DeviceStreamPasses::rows(const at::Tensor& points, const Tile& tile) 
     return points.flatten(0, 1).narrow(0, tile.first, tile.count);
 }
 
-/// The input of the first layer at a tile's points (n, in): (n, C).
+/// The first layer's input at a tile's points: (n, in) to (n, C).
 at::Tensor DeviceStreamPasses::begin(const at::Tensor& points, const Tile& tile) const
 {
     const auto hidden = at::linear(points.to(type_), used_mlp_[0], used_mlp_[1]);
@@ -48,7 +48,7 @@ at::Tensor DeviceStreamPasses::begin(const at::Tensor& points, const Tile& tile)
     return offset_.defined() ? (x + offset_[tile.sample]).to(type_) : x;
 }
 
-/// A tile's points (n, C) in a layer. What is found of them is that of one sample, the tile's.
+/// Projects a tile's points (n, C) in a layer, as points of a single sample.
 LayerPoints DeviceStreamPasses::project(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record) const
 {
     const auto& block = model_.blocks[layer];
@@ -63,7 +63,7 @@ at::Tensor DeviceStreamPasses::output(std::int64_t layer, const at::Tensor& x, c
     return layers_[layer].bring_back(points, x, states_[layer], false);
 }
 
-/// The input of a layer at a tile's points, from the nearest one before it that is kept.
+/// A layer's input at a tile's points, computed from the nearest kept input before it.
 at::Tensor DeviceStreamPasses::input(std::int64_t layer, const Tile& tile) const
 {
     const auto kept = layer / kStreamLayersApart;
@@ -78,7 +78,7 @@ void DeviceStreamPasses::go_to_first()
     for (const auto& tile : tiles_) rows(x_, tile).copy_(begin(rows(points_, tile), tile));
 }
 
-/// From the input of a layer to that of the next one.
+/// Replaces the input of a layer by that of the next one.
 void DeviceStreamPasses::go_to_next(std::int64_t layer)
 {
     for (const auto& tile : tiles_) {
@@ -121,7 +121,8 @@ at::Tensor DeviceStreamPasses::result()
     return result;
 }
 
-/// Two passes over the tiles, between which the gradients of all tiles' slices are added: from the gradient of the layer's output to that of its input.
+/// Converts the gradient of a layer's output to that of its input, in two passes over the tiles, between which the
+/// gradients of all tiles' slices are added.
 void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates& slices, const at::Tensor& result_gradient,
                                            std::vector<at::Tensor>& of_attention)
 {
@@ -130,7 +131,7 @@ void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates
     const bool is_top = layer + 1 == num_layers();
     auto state_sums = at::zeros_like(states);
     std::vector<at::Tensor> tile_sums;
-    std::vector<LayerPoints> kept;  // of a single tile all, of several what is small
+    std::vector<LayerPoints> kept;  // all state of a single tile; of several tiles only what is small
     for (const auto& tile : tiles_) {
         const auto x = rows(x_, tile), gradient = rows(gradient_, tile);
         x.copy_(input(layer, tile));

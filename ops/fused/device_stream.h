@@ -14,28 +14,30 @@ namespace meshard {
 struct StreamGradients {
     at::Tensor points;  ///< undefined unless wanted
     std::vector<at::Tensor> mlp;
-    at::Tensor offset;                                             ///< undefined unless the model has one
-    std::vector<std::vector<at::Tensor>> weights, attend_weights;  ///< by block
+    at::Tensor offset;                                             ///< undefined if the model has no offset
+    std::vector<std::vector<at::Tensor>> weights, attend_weights;  ///< for each block
 };
 
-/// Layers from one whose input backward keeps to the next.
+/// Backward keeps the input of every so many layers.
 inline constexpr std::int64_t kStreamLayersApart = 4;
 
-/// Forward and backward of `streamed_blocks` for GPUs, layer by layer over tiles of the points, each by DeviceLayer. Beside points and result it needs the
-/// memory of one tile in one layer, and of each point rows of one layer's channels: in forward one, its input; in backward the same, its gradient, and the
-/// inputs of every fourth layer, from which those between are computed again.
+/// Forward and backward of `streamed_blocks` for GPUs, layer by layer over tiles of the points, each by DeviceLayer.
+/// Besides points and result it needs the memory of one tile in one layer, and for every point one layer's channels: in
+/// forward once, the layer's input; in backward also its gradient, and the inputs of every fourth layer, from which
+/// those between are computed again.
 class DeviceStreamPasses {
 public:
-    /// @param points   this rank's, plain   @param model   with this rank's weights
-    /// @param type     of the points between layers: that of the weights, or half precision
+    /// @param points   this rank's points, plain
+    /// @param model    the model with this rank's weights
+    /// @param type     type of the points between layers: that of the weights, or half precision
     DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, at::ScalarType type);
 
-    /// The slices of all layers, from the first to the last. One all-reduce a layer where rows are cut.
+    /// The slices of all layers, in order. One all-reduce a layer if rows are sharded.
     std::vector<SliceStates> find_states(const SpecPtr& rows, bool record);
 
     void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
 
-    /// The model's result by the states that `find_states` or `set_states` gave.
+    /// The model's result, given the states from `find_states` or `set_states`.
     at::Tensor result();
 
     StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points);
@@ -53,15 +55,16 @@ private:
 
     at::Tensor points_;
     const StreamedModel& model_;
-    const std::vector<RowDraw>& noise_;  // by block
+    const std::vector<RowDraw>& noise_;  // for each block
     at::ScalarType type_;
     std::vector<Tile> tiles_;
-    std::vector<at::Tensor> mlp_, used_mlp_;  // leaves, and the same in the type of the points
+    std::vector<at::Tensor> mlp_, used_mlp_;  // leaves, and the same weights in the type of the points
     at::Tensor offset_;                       // a leaf
     std::vector<DeviceLayer> layers_;
-    std::vector<at::Tensor> states_;  // by block
-    at::Tensor x_, gradient_;         // (B, n, C) of the present layer's input; the gradient of its output, later of its input
-    std::vector<at::Tensor> inputs_;  // (B, n, C) of layers 4, 8, ...
+    std::vector<at::Tensor> states_;  // for each block
+    // (B, n, C): input of the present layer; gradient of its output, later of its input.
+    at::Tensor x_, gradient_;
+    std::vector<at::Tensor> inputs_;  // (B, n, C): inputs of layers 4, 8, ...
 };
 
 }  // namespace meshard

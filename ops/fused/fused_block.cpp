@@ -26,7 +26,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The memory of one thread: for a tile, for activations that are computed again, and for numbers that are not stored as T.
+/// Memory of one thread: for a tile, for activations that are computed again, and for numbers that are not stored as T.
 template <class T>
 struct BlockWorker {
     BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t n, bool has_activations, bool has_rows, bool with_gradients)
@@ -46,12 +46,13 @@ struct BlockWorker {
     LineArray<T> activations, mixed_gradient, x, x_gradient, result;
 };
 
-/// Forward and backward for one type of number, on the CPU.
+/// Forward and backward on the CPU, computed in type T.
 template <class T>
 class BlockPasses {
 public:
-    /// @param x      of T, or bfloat16 if T is float; the result and the gradient of x have this type, too, but a head's result is of T
-    /// @param kept   activations kept by forward, for backward; may be undefined
+    /// @param x      of T, or bfloat16 if T is float; the result and the gradient of x have this type, too, but a
+    /// head's result is of T
+    /// @param kept   activations that forward has kept, for backward; may be undefined
     BlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights, const at::Tensor& kept = {})
         : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(contiguous(weights)), weights_(pointers_to<T>(held_))
     {
@@ -87,7 +88,7 @@ public:
         return result;
     }
 
-    /// Activations of all tiles, one after the other; undefined if backward computes them again.
+    /// Activations of all tiles, concatenated; undefined if backward computes them again.
     at::Tensor kept() const { return kept_; }
 
     BlockPassGradients backward(const at::Tensor& result_gradient)
@@ -158,7 +159,8 @@ private:
         return found;
     }
 
-    /// Copies activations `begin` ... `end - 1` of each point from the worker's memory to the kept tensor, if that is not of T.
+    /// Copies activations `begin` ... `end - 1` of each point from the worker's memory to the kept tensor, if that has
+    /// another type than T.
     void keep(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end)
     {
         if (!kept_.defined() || keeps_in_place()) return;
@@ -166,7 +168,7 @@ private:
         pack(worker.activations.get() + begin * tile.count, first, (end - begin) * tile.count, kept_);
     }
 
-    /// Copies them back.
+    /// The inverse of `keep`.
     void recall(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end) const
     {
         if (!kept_.defined() || keeps_in_place()) return;
@@ -264,7 +266,8 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             }
             found.push_back(wrapped(result.x, rows));
             append_wrapped(found, result.weights, rows ? weight_gradient_spec(*rows) : nullptr);
-            append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);  // not cut along the axis of the rows
+            // Not sharded along the axis of the rows.
+            append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);
             if (call->block.context.defined()) append_wrapped(found, {context}, rows ? token_spec(*rows) : nullptr);
             for (auto* tensor : kept) tensor->reset();
         };
@@ -301,7 +304,8 @@ bool is_half(at::ScalarType type)
     return type == at::kBFloat16 || type == at::kHalf;
 }
 
-/// The obstacle in points that are not of float or double, or of autocast's half precision (on CPUs bfloat16 only), or that settings of this process exclude.
+/// The reason why points cannot be computed: they are not float or double, or autocast's half precision (on CPUs
+/// bfloat16 only), or settings of this process exclude them.
 const char* obstacle_of_points(const at::Tensor& points)
 {
     const auto device = points.device();

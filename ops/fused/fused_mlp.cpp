@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::size_t kOffset = kNumMlpWeights;  // in a call's list of weights
+constexpr std::size_t kOffset = kNumMlpWeights;  // index in a call's list of weights
 
 template <class T>
 struct MlpWorker {
@@ -37,7 +37,7 @@ struct MlpWorker {
     typename MlpTile<T>::Gradients of{};
 };
 
-/// Forward and backward of `fused_mlp`. `weights`: those of FusedMlp, then the offset if there is one.
+/// Forward and backward of `fused_mlp`. `weights` are those of FusedMlp, then the offset if there is one.
 template <class T>
 class MlpPasses {
 public:
@@ -101,14 +101,15 @@ private:
     std::vector<Tile> tiles_;
 };
 
-/// The same on devices, whose passes are LibTorch's products and the kernels of rows: gelu alone. The hidden row is computed again in backward, and no bias
-/// but `out_bias` costs a pass over the points.
+/// Forward and backward on devices, by LibTorch's products and the kernels of rows; gelu only. Backward computes the
+/// hidden row again, and no bias but `out_bias` costs a pass over the points.
 class DeviceMlpPasses {
 public:
     DeviceMlpPasses(const at::Tensor& x, const variable_list& weights) : batch_(x.size(0)), num_points_(x.size(1)), in_(x.size(2)), held_(weights)
     {
         const auto type = x.scalar_type();
-        const std::int64_t missing = (kRowNumbers - in_ % kRowNumbers) % kRowNumbers;  // products want rows of whole words
+        // Products need rows of whole words.
+        const std::int64_t missing = (kRowNumbers - in_ % kRowNumbers) % kRowNumbers;
         x_ = at::constant_pad_nd(x.flatten(0, 1), {0, missing});
         hidden_ = at::constant_pad_nd(weights[0], {0, missing}).to(type);
         hidden_bias_ = weights[1].to(type);
@@ -149,7 +150,7 @@ private:
     at::Tensor x_, hidden_, hidden_bias_, out_;
 };
 
-/// Calls `run` with the passes of the points' device and type.
+/// Calls `run` with the passes for the points' device and type.
 template <class Run>
 auto with_mlp_passes(const at::Tensor& x, const variable_list& weights, const ActivationFunction* activation, const Run& run)
 {
@@ -192,7 +193,7 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
             if (wants_x) found[0] = wrap(found[0], rows);
             for (std::size_t i = 1; i < found.size(); ++i) found[i] = wrap(found[i], i <= kOffset ? weight_gradient_spec(*rows) : offset_gradient_spec(*rows));
         }
-        found.emplace_back();  // for the argument `activation`
+        found.emplace_back();  // no gradient for the argument `activation`
         return found;
     }
 };

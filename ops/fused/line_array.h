@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-constexpr std::size_t kCacheLine = 64;  // bytes, of common processors
+constexpr std::size_t kCacheLine = 64;  // bytes of a cache line of common processors
 
 struct DeleteLines {
     void operator()(void* lines) const { ::operator delete(lines, std::align_val_t(kCacheLine)); }

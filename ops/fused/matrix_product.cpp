@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/matrix_product.h"
 
-// LibTorch's BLAS, by its standard interface (column-major). A call of at::mm has an overhead of microseconds, as much as a product of a tile's size.
+// LibTorch's BLAS, by its standard interface (column-major). A call of at::mm has an overhead of microseconds, as much
+// as a product of a tile's size takes.
 extern "C" {
 void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k, const float* alpha, const float* a, const int* lda,
             const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
@@ -24,7 +25,7 @@ void gemm(const char* ta, const char* tb, const int* m, const int* n, const int*
     dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-/// Writes the sum of the addends to c; false if there are none (c is not written).
+/// Writes the sum of the addends to c. Returns false, without writing, if there are none.
 template <class T>
 bool begin_with(const Addends<T>& addends, std::int64_t m, std::int64_t n, T* c, std::int64_t ldc)
 {

@@ -20,7 +20,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Converts a model's weights to a list and back: those of the MLP, the offset, then for each block its own and those of `attend`.
+/// Converts a model's weights to a list, and back: those of the MLP, the offset, then for each block its own and those
+/// of `attend`.
 variable_list list_of(const StreamedModel& model)
 {
     auto list = weights_of(model.mlp);
@@ -45,7 +46,7 @@ void take_from(const variable_list& list, StreamedModel& model)
     }
 }
 
-/// The memory of one thread: for one tile in all layers, and for the sums over the thread's tiles.
+/// Memory of one thread: for one tile in all layers, and for the sums over the thread's tiles.
 template <class T>
 struct StreamWorker {
     StreamWorker(const StreamedModel& model, std::int64_t num_sums, std::int64_t n, bool for_backward)
@@ -85,10 +86,10 @@ struct StreamWorker {
 struct StreamCall : torch::CustomClassHolder {
     StreamedModel model;
     SpecPtr rows;
-    bool by_kernels = false;  // computed by DeviceStreamPasses, as on GPUs
-    at::ScalarType type{};    // there: of the points between layers
+    bool by_kernels = false;  // whether DeviceStreamPasses computes the model, as on GPUs
+    at::ScalarType type{};    // on devices: type of the points between layers
     std::vector<SliceStates> slices;
-    std::vector<RowDraw> noise;  // by block
+    std::vector<RowDraw> noise;  // for each block
 };
 
 /// The next draw of each block that has noise.
@@ -104,8 +105,9 @@ class StreamPasses {
 public:
     using Worker = StreamWorker<T>;
 
-    /// @param points   this rank's, plain; `model` with this rank's weights
-    /// @param noise    by block
+    /// @param points   this rank's points, plain
+    /// @param model    the model with this rank's weights
+    /// @param noise    for each block
     StreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise)
         : points_(points.contiguous()), model_(model), noise_(noise), batch_(points.size(0))
     {
@@ -134,7 +136,8 @@ public:
 
     void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
 
-    /// Layer by layer: one pass over the tiles ends a layer and begins the next, while a tile is in the cache.
+    /// Computes the result layer by layer: one pass over the tiles ends a layer and begins the next, while a tile is in
+    /// the cache.
     at::Tensor result_by_layers(const SpecPtr& rows, bool keep_projections)
     {
         const auto& shape = model_.blocks.front().shape;
@@ -232,21 +235,21 @@ private:
 
     at::Tensor empty_result() const { return at::empty({batch_, points_.size(1), model_.blocks.back().shape.out_channels()}, points_.options()); }
 
-    /// The states of a layer's slices from the sums of all threads, which it resets.
+    /// Computes the states of a layer's slices from the sums of all threads, and resets these sums.
     SliceStates slices_of(std::int64_t layer, TileThreads<Worker>& threads, const SpecPtr& rows, bool record) const
     {
         const auto& block = model_.blocks[layer];
         return {take_sums(threads, block.shape.head_dim + 1), points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows, record};
     }
 
-    /// Computes a tile's input of the first layer.
+    /// Computes the first layer's input of a tile.
     void begin(const Tile& tile, Worker& worker, T* x) const
     {
         const T* offset = model_.offset.defined() ? sample_of<T>(model_.offset, tile) : nullptr;
         worker.mlp.forward(mlp_, rows_of<T>(points_, tile), offset, tile.count, x);
     }
 
-    /// Computes a tile's input of a layer.
+    /// Computes a layer's input of a tile.
     const T* run_to(std::int64_t layer, const Tile& tile, Worker& worker) const
     {
         begin(tile, worker, worker.x(0));
@@ -258,7 +261,7 @@ private:
         return worker.x(layer);
     }
 
-    /// The sums of all threads, (B, H, S, width); resets those of the threads.
+    /// Returns the sums of all threads, (B, H, S, width), and resets them.
     at::Tensor take_sums(TileThreads<Worker>& threads, std::int64_t width) const
     {
         const auto& shape = model_.blocks.front().shape;
@@ -271,8 +274,9 @@ private:
         return total;
     }
 
-    /// Backward of one tile down to the states of a layer, or to the points for -1. The gradients of the sums of all layers above are known from earlier
-    /// passes. Each weight's gradient is computed once, in the first pass in which it can be.
+    /// Backward of one tile down to the states of a layer, or to the points for -1. The gradients of the sums of all
+    /// layers above are known from earlier passes. Each weight's gradient is computed once, in the first pass that can
+    /// compute it.
     void sweep(std::int64_t layer, const Tile& tile, Worker& worker, const at::Tensor& result_gradient, at::Tensor& points_gradient) const
     {
         const auto n = tile.count, top = num_layers() - 1;
@@ -329,15 +333,15 @@ private:
 
     at::Tensor points_;
     const StreamedModel& model_;
-    const std::vector<RowDraw>& noise_;  // by block
+    const std::vector<RowDraw>& noise_;  // for each block
     std::int64_t batch_;
     std::vector<Tile> tiles_;
     typename MlpTile<T>::Weights mlp_{};
-    std::vector<typename BlockTile<T>::Weights> weights_;  // by block
-    std::vector<at::Tensor> states_, sums_gradients_;      // by block, this rank's samples
+    std::vector<typename BlockTile<T>::Weights> weights_;  // for each block
+    std::vector<at::Tensor> states_, sums_gradients_;      // for each block, of this rank's samples
 };
 
-/// Calls `run` with the passes of a call: those of its device, in the type of its numbers.
+/// Calls `run` with the passes of a call for its device and type.
 template <class Run>
 void with_passes(const at::Tensor& points, const StreamedModel& model, const StreamCall& call, const Run& run)
 {
@@ -349,7 +353,7 @@ void with_passes(const at::Tensor& points, const StreamedModel& model, const Str
         run(StreamPasses<float>(points, model, call.noise));
 }
 
-/// Converts to the type of the weights, since autocast may have changed it.
+/// Converts a tensor to the type of the weights, since autocast may have changed it.
 at::Tensor in_type_of(const StreamedModel& model, const at::Tensor& tensor)
 {
     return tensor.to(model.mlp.hidden.scalar_type());
@@ -404,12 +408,12 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
                 append_wrapped(list, found.attend_weights[l], of_slices);
             }
         });
-        list.resize(list.size() + 2);  // for the arguments `call` and `record`
+        list.resize(list.size() + 2);  // no gradients for the arguments `call` and `record`
         return list;
     }
 };
 
-/// A call on these points; they are of the type of the weights, or of another that autocast has given them.
+/// A call on these points, which have the type of the weights, or another that autocast has given them.
 c10::intrusive_ptr<StreamCall> call_on(const at::Tensor& points, const StreamedModel& model, bool by_kernels)
 {
     auto call = c10::make_intrusive<StreamCall>();

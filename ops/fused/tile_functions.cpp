@@ -10,7 +10,7 @@
 namespace meshard {
 namespace {
 
-/// Switches autograd and autocast off as long as it exists.
+/// A guard that switches autograd and autocast off.
 struct PlainOperators {
     at::AutoDispatchBelowADInplaceOrView no_history;
     c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};

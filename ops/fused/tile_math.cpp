@@ -5,7 +5,8 @@
 #include <cmath>
 #include <numbers>
 
-// Compiled with fused multiply-adds, and without errno and traps of mathematical functions: otherwise compilers make no vector code.
+// Compiled with fused multiply-adds, and without errno and traps of mathematical functions: otherwise compilers do not
+// vectorise.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define MESHARD_FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -187,9 +188,10 @@ MESHARD_INLINE void layer_norm_backward_body(T* x_gradient, T* scale_gradient, T
     }
 }
 
-constexpr std::int64_t kStrip = 64;  // points that stay in the first-level cache from one pass over the rows to the next
+// Number of points that stay in the first-level cache from one pass over the rows to the next.
+constexpr std::int64_t kStrip = 64;
 
-/// Softmax of at most kStrip points, `stride` from row to row.
+/// Softmax of at most kStrip points; consecutive rows are `stride` apart.
 template <class T>
 MESHARD_INLINE void softmax_strip(T* logits, std::int64_t num_rows, std::int64_t stride, std::int64_t n)
 {
@@ -269,7 +271,7 @@ MESHARD_INLINE void gelu_backward_body(T* gradient, T* y, const T* x, std::int64
 
 }  // namespace
 
-// A template cannot be compiled for several processors; its specialisations can.
+// A template cannot be compiled for several processors, its specialisations can.
 
 template <>
 MESHARD_FOR_EACH_PROCESSOR void add_bias(float* y, const float* bias, std::int64_t n, std::int64_t num_channels)

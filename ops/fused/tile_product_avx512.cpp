@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled for AVX-512: nothing of the standard library is instantiated here, so that none of its code can be linked into a program for an older processor.
+// Compiled for AVX-512. No template of the standard library is instantiated here, so that none of its code can be
+// linked into a program for an older processor.
 #include "ops/fused/tile_product.h"
 
 namespace meshard {
@@ -35,7 +36,8 @@ template <int kRows, int kVectors, bool kByColumn>
 void multiply_block(const float* a, std::int64_t stride, std::int64_t k, const float* panel, std::int64_t width, const Addends<float>& addends,
                     std::int64_t columns, float* c, std::int64_t row_c)
 {
-    Vector sums[kRows][kVectors] = {};  // addends, which may be large, are added last: the rounding is that of the products alone
+    // Addends, which may be large, are added last, so that rounding errors are those of the products alone.
+    Vector sums[kRows][kVectors] = {};
     // Pointers to every third row of a, hidden from the compiler by `asm`: otherwise it would keep the offset of each row, for which there are too few
     // registers, and move some to vector registers, from which they can be read only when the sums before are complete.
     constexpr int kGroup = 3, kGroups = kByColumn ? 0 : (kRows + kGroup - 1) / kGroup;
@@ -131,12 +133,12 @@ void transpose_block(const float* from, std::int64_t column, float* to, std::int
 #pragma GCC unroll 16
     for (int c = 0; c < 16; ++c) a[c] = load(from + c * column);
 #pragma GCC unroll 8
-    for (int c = 0; c < 16; c += 2) {  // pairs of columns
+    for (int c = 0; c < 16; c += 2) {  // exchanges within pairs of columns
         b[c] = __builtin_shufflevector(a[c], a[c + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
         b[c + 1] = __builtin_shufflevector(a[c], a[c + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
     }
 #pragma GCC unroll 4
-    for (int c = 0; c < 16; c += 4) {  // fours: quarter q of a[c + r] is row 4 q + r
+    for (int c = 0; c < 16; c += 4) {  // exchanges within groups of four: quarter q of a[c + r] is row 4 q + r
 #pragma GCC unroll 2
         for (int h = 0; h < 2; ++h) {
             a[c + 2 * h] = __builtin_shufflevector(b[c + h], b[c + 2 + h], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
@@ -144,7 +146,7 @@ void transpose_block(const float* from, std::int64_t column, float* to, std::int
         }
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {  // quarters of four to whole rows
+    for (int r = 0; r < 4; ++r) {  // combines quarters of four columns to whole rows
         const Vector low01 = __builtin_shufflevector(a[r], a[4 + r], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
         const Vector high01 = __builtin_shufflevector(a[r], a[4 + r], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
         const Vector low23 = __builtin_shufflevector(a[8 + r], a[12 + r], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
@@ -156,7 +158,7 @@ void transpose_block(const float* from, std::int64_t column, float* to, std::int
     }
 }
 
-/// The same for b with row stride 1.
+/// `pack_rows` for b with row stride 1.
 void pack_columns(StridedMatrix b, std::int64_t k, std::int64_t columns, std::int64_t width, float* panel)
 {
     const auto blocks = k / kLanes * kLanes;
@@ -185,7 +187,7 @@ void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, Strided
     alignas(64) float buffer[kMaxInner * 2 * kLanes];
     const bool by_column = a.column_stride != 1;
     const auto stride = by_column ? a.column_stride : a.row_stride;
-    const auto num_blocks = (m + kMaxRows - 1) / kMaxRows;  // of equal height, or one less
+    const auto num_blocks = (m + kMaxRows - 1) / kMaxRows;  // blocks have equal heights, up to one row
     for (std::int64_t inner = 0; inner == 0 || inner < k; inner += kMaxInner) {
         const bool is_first = inner == 0;
         const auto depth = k - inner < kMaxInner ? k - inner : kMaxInner;
@@ -194,7 +196,8 @@ void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, Strided
             const bool is_wide = columns > kLanes;
             const auto full = is_wide ? 2 * kLanes : kLanes;
             const StridedMatrix here{b.data + inner * b.row_stride + j * b.column_stride, b.row_stride, b.column_stride};
-            const bool in_place = b.column_stride == 1 && columns == full && num_blocks * depth < 128;  // short: packing would cost more than it saves
+            // For short products packing would cost more than it saves.
+            const bool in_place = b.column_stride == 1 && columns == full && num_blocks * depth < 128;
             if (!in_place) pack(here, depth, columns, full, buffer);
             const float* panel = in_place ? here.data : buffer;
             const auto width = in_place ? b.row_stride : full;

@@ -14,7 +14,7 @@
 
 namespace meshard {
 
-/// Rows of a tile in points (B, N, ...), contiguous.
+/// The rows of a tile in contiguous points (B, N, ...).
 template <class T>
 const T* rows_of(const at::Tensor& points, const Tile& tile)
 {
@@ -27,7 +27,7 @@ T* rows_to(at::Tensor& points, const Tile& tile)
     return points.data_ptr<T>() + tile.first * points.size(-1);
 }
 
-/// Whether points of this type are converted in a thread's memory to be computed with as T: bfloat16 for float.
+/// Returns whether points of this type are converted in a thread's memory to be computed with as T: bfloat16 for float.
 template <class T>
 bool needs_room(const at::Tensor& points)
 {
@@ -47,7 +47,7 @@ void pack(const T* room, std::int64_t begin, std::int64_t count, at::Tensor& num
     if constexpr (std::is_same_v<T, float>) to_bfloat16(static_cast<std::uint16_t*>(numbers.mutable_data_ptr()) + begin, room, count);
 }
 
-/// A tile's rows for reading: in the tensor, or converted in `room`.
+/// A tile's rows for reading: in the tensor, or converted to `room`.
 template <class T>
 const T* read_rows(const at::Tensor& points, const Tile& tile, T* room)
 {
@@ -56,7 +56,7 @@ const T* read_rows(const at::Tensor& points, const Tile& tile, T* room)
     return room;
 }
 
-/// A tile's rows for writing: in the tensor, or in `room`, from which `write_rows` then converts them to the tensor.
+/// A tile's rows for writing: in the tensor, or in `room`, from which `write_rows` converts them to the tensor.
 template <class T>
 T* rows_or_room(at::Tensor& points, const Tile& tile, T* room)
 {
@@ -76,13 +76,14 @@ const T* sample_of(const at::Tensor& tensor, const Tile& tile)
     return tensor.const_data_ptr<T>() + tile.sample * tensor.stride(0);
 }
 
-/// The source of the noise of a tile, in samples of `num_points` points.
+/// Identifies the noise of a tile, in samples of `num_points` points.
 inline TileNoise noise_of(const RowDraw& draw, const Tile& tile, std::int64_t num_points)
 {
     return {&draw, tile.sample, tile.first - tile.sample * num_points};
 }
 
-/// Converts the defined weights of a block to a list, as autograd functions take it, and back: reads from `next`, which is moved behind them.
+/// Converts the defined weights of a block to a list, as autograd functions need it, and back: reads from `next`, and
+/// moves it past them.
 inline std::vector<at::Tensor> list_of(const BlockWeights<at::Tensor>& weights)
 {
     std::vector<at::Tensor> list;
@@ -116,7 +117,7 @@ inline std::vector<at::Tensor> weights_of(const FusedMlp& mlp)
 }
 inline constexpr std::size_t kNumMlpWeights = 5;
 
-/// Pointers to them.
+/// Pointers to an MLP's weights.
 template <class T>
 typename MlpTile<T>::Weights mlp_pointers(const std::vector<at::Tensor>& weights)
 {

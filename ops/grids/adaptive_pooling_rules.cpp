@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Poolings to a size: output o covers the inputs floor(o * in / out), ..., ceil((o + 1) * in / out) - 1. A cut dimension that shrinks to few
-// outputs is pooled on each rank and the ranks' parts are merged; otherwise every rank receives the inputs that its own outputs cover.
+// Poolings to a given size: output o covers the inputs floor(o * in / out), ..., ceil((o + 1) * in / out) - 1. A cut
+// dimension that shrinks to few outputs is pooled on each rank and the ranks' parts are merged; otherwise every rank
+// receives the inputs that its own outputs cover.
 #include "ops/grids/grid_cuts.h"
 #include "ops/grids/plane_indices.h"
 #include "ops/rules/placement_algebra.h"
@@ -17,14 +18,14 @@ namespace {
 struct PooledDim {
     std::int64_t dim = 0, axis = 0;
     std::int64_t in = 0, out = 0;
-    Range inputs, outputs;                  ///< held, and computed (at least in part)
-    std::optional<RangeExchange> exchange;  ///< none if the ranks' parts are merged
+    Range inputs, outputs;                  ///< ranges that this rank holds, and computes (at least in part)
+    std::optional<RangeExchange> exchange;  ///< none: the ranks' parts are merged
 
     Range covered(std::int64_t o) const { return {o * in / out, ceil_div((o + 1) * in, out)}; }
 };
 
 struct AdaptivePooling {
-    std::int64_t n = 0, first = 0;  ///< spatial dimensions, and the first of them
+    std::int64_t n = 0, first = 0;  ///< number of spatial dimensions, and the first of them
     std::vector<std::int64_t> in, out;
     std::vector<PooledDim> cuts;
     AxisLayouts input_layouts, output_layouts;  ///< Replicate where parts are merged
@@ -87,7 +88,7 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
         cut.out = out[i];
         const auto& layout = pooling.input_layouts[cut.axis];
         const auto me = call.coordinate(cut.axis);
-        // The outputs of all ranks are not larger than the inputs: their parts cost less to send.
+        // The outputs of all ranks together are not larger than the inputs: merging parts sends less.
         if (cut.out * call.device_mesh()->size(cut.axis) <= cut.in) {
             cut.inputs = ranges_of(*layout.extents)[me];
             cut.outputs = {0, cut.out};
@@ -109,16 +110,16 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
     return pooling;
 }
 
-/// One output of each cut dimension: its position among the local outputs, the local part of the inputs that it covers, and the share of that
-/// part in all inputs that it covers.
+/// One output of each cut dimension, the local part of the inputs that it covers, and the share of that part in all
+/// inputs that it covers.
 struct Block {
     at::Tensor output, input;
     std::vector<Range> box;
-    at::Tensor second_output = {};  ///< narrowed as `output` is
+    at::Tensor second_output = {};  ///< narrowed like `output`
     double share = 1;
 };
 
-/// Calls `f` for every block of outputs of which this rank holds inputs.
+/// Calls `f` for every block of outputs that covers inputs of this rank.
 template <class F>
 void for_each_block(const AdaptivePooling& pooling, Block block, F&& f, std::size_t level = 0)
 {

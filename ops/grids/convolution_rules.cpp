@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions in one, two and three dimensions, plain and transposed. Along a cut spatial dimension every rank receives the inputs that its
-// own outputs read and convolves them without padding; cut samples stay with their rank; cut channels and weights are gathered.
+// Convolutions in one, two and three dimensions, plain and transposed. Along a cut spatial dimension every rank
+// receives the inputs that its own outputs read and convolves them without padding; cut samples stay on their rank; cut
+// channels and weights are gathered.
 #include "ops/grids/grid_cuts.h"
 #include "ops/rules/placement_algebra.h"
 
@@ -13,27 +14,30 @@ namespace {
 
 /// This rank's share of a cut spatial dimension.
 struct ConvolvedDim {
-    std::int64_t dim;  ///< of the tensors
+    std::int64_t dim;  ///< dimension of the tensors
     AxisLayout in, out;
     RangeExchange exchange;              ///< receives the inputs
-    Range outputs;                       ///< of this rank
+    Range outputs;                       ///< outputs of this rank
     std::int64_t before = 0, after = 0;  ///< zeros around the received inputs, where windows reach beyond the input
-    std::int64_t shift = 0;              ///< of a transposed convolution: position in the output of the first entry that the local operator computes
+    /// For a transposed convolution: position in the output of the first entry that the local operator computes.
+    std::int64_t shift = 0;
 };
 
 class Convolution {
 public:
-    /// `first` is the index of the argument `stride`, those of padding, dilation, transposed, output_padding and groups follow.
+    /// @param first   index of the argument `stride`, which padding, dilation, transposed, output_padding and groups
+    /// follow
     Convolution(const RuleCall& call, at::Tensor input, at::Tensor weight, std::int64_t first);
 
-    /// Whether the layout is supported. If not, no other function may be called.
+    /// Returns whether the layout is supported. If not, no other function may be called.
     bool possible() const { return possible_; }
 
-    const AxisLayouts& input_layouts() const { return input_layouts_; }  ///< to which the rule converts the input: channels whole
+    /// Layouts to which the rule converts the input: channels whole.
+    const AxisLayouts& input_layouts() const { return input_layouts_; }
     const AxisLayouts& output_layouts() const { return output_layouts_; }
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local_input) const;
 
-    /// The weight's and the bias's gradient: pending where samples or space are cut.
+    /// The layouts of the gradients of weight and bias: pending if samples or space are cut.
     AxisLayouts sum_layouts() const;
 
     at::Tensor forward(const at::Tensor& local_input, const at::Tensor& weight, const at::Tensor& bias) const;
@@ -49,9 +53,11 @@ private:
     bool possible_ = false;
     bool transposed_ = false;
     std::int64_t n_ = 0, groups_ = 1, out_channels_ = 0;
-    std::vector<std::int64_t> stride_, padding_, dilation_, output_padding_;  // of the call
-    std::vector<std::int64_t> local_padding_, local_output_padding_;          // of the local operator: none along cut dimensions
-    std::vector<SlidingWindow> windows_;                                      // of a transposed convolution: those of its adjoint, from the output to the input
+    std::vector<std::int64_t> stride_, padding_, dilation_, output_padding_;  // arguments of the call
+    // Arguments of the local operator: none along cut dimensions.
+    std::vector<std::int64_t> local_padding_, local_output_padding_;
+    // For a transposed convolution: windows of its adjoint, from the output to the input.
+    std::vector<SlidingWindow> windows_;
     AxisLayouts input_layouts_, output_layouts_;
     std::vector<ConvolvedDim> cuts_;
 };
@@ -69,7 +75,8 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
     for (const auto* list : {&stride_, &padding_, &dilation_, &output_padding_}) {
         if (static_cast<std::int64_t>(list->size()) != n_) return;
     }
-    // Arguments that the operator refuses go to the general rule, in which it throws the same error on every rank.
+    // Arguments that the operator refuses are passed to the general rule, in which it throws the same error on every
+    // rank.
     const auto at_least = [](const std::vector<std::int64_t>& list, std::int64_t least) {
         return std::all_of(list.begin(), list.end(), [&](std::int64_t value) { return value >= least; });
     };
@@ -119,7 +126,8 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
         }
         const auto& in = input_layouts_[axis];
 
-        // Which inputs an output range reads. Transposed: input i reaches outputs i * stride - padding, ..., + reach.
+        // The inputs that an output range reads. Transposed: input i reaches outputs i * stride - padding, ..., +
+        // reach.
         const auto read = [&](const Range& outputs) -> Range {
             if (outputs.size() == 0) return {};
             if (!transposed_) return window.window(outputs);
@@ -181,8 +189,8 @@ std::vector<std::int64_t> Convolution::borrowed_shape(const at::Tensor& local) c
     return shape;
 }
 
-/// Arguments of at::constant_pad_nd that turn the local result of a transposed convolution into this rank's outputs: entries that no input
-/// reaches are zero, those that belong to others are cut off.
+/// Arguments of at::constant_pad_nd that turn the local result of a transposed convolution into this rank's outputs:
+/// entries that no input reaches become zero, those of other ranks are cut off.
 std::vector<std::int64_t> Convolution::computed_padding() const
 {
     std::vector<std::int64_t> pad(2 * n_, 0);
@@ -206,7 +214,7 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
     }
 
     auto result = piece.numel() == 0
-                      ? at::zeros(shape, local_input.options())  // outputs between the inputs: the bias alone
+                      ? at::zeros(shape, local_input.options())  // outputs between the inputs get only the bias
                       : at::constant_pad_nd(at::convolution(piece, weight, {}, stride_, local_padding_, dilation_, true, local_output_padding_, groups_),
                                             computed_padding());
     if (bias.defined()) {
@@ -220,7 +228,7 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
 std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight, bool wants_input,
                                                          bool wants_weight) const
 {
-    // The input's gradient does not depend on the input's values: no inputs of other ranks are needed.
+    // The input's gradient does not depend on the input's values, so that no inputs of other ranks are needed.
     const auto piece_shape = borrowed_shape(local_input);
     const auto piece = wants_weight || cuts_.empty() ? borrow(local_input) : at::empty(piece_shape, local_input.options());
     at::Tensor of_piece, of_weight;
@@ -245,8 +253,9 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
     return {of_piece, of_weight};
 }
 
-/// Weights whole, samples cut or nothing (an axis of one rank cuts nothing, whatever its layout): the operator itself computes everything, on the same
-/// shapes on every rank but for the number of samples.
+/// Returns whether weights are whole and at most samples are cut (an axis of one rank cuts nothing, whatever its
+/// layout): the operator itself then computes everything, with the same shapes on every rank except for the number of
+/// samples.
 bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
 {
     if (!is_sharded(input) || spec_of(input)->has_partial()) return false;
@@ -264,7 +273,8 @@ bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initial
     return true;
 }
 
-/// The spec of such an input's output, which has as many samples: only a dimension that an axis of one rank cuts may have another length.
+/// The spec of the output for such an input; it has the same number of samples. Only a dimension that an axis of one
+/// rank cuts may have another length.
 SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor& local_output)
 {
     AxisLayouts axes;
@@ -277,8 +287,8 @@ SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor
     return axes.empty() ? input : call.spec(axes);
 }
 
-/// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups); _convolution has four more, which choose
-/// among ways to compute the same.
+/// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups). _convolution has
+/// four more arguments, which choose among ways to compute the same.
 void convolution(RuleCall& call)
 {
     const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
@@ -299,8 +309,10 @@ void convolution(RuleCall& call)
     call.finish({wrap(rule.forward(local_input, local_weight, local_bias), call.spec(rule.output_layouts()))});
 }
 
-/// convolution_backward(grad_output, input, weight, bias_sizes?, stride, padding, dilation, transposed, output_padding, groups, output_mask)
-///   -> grad_input as the input; grad_weight and grad_bias are sums over samples and space, pending where those are cut.
+/// convolution_backward(grad_output, input, weight, bias_sizes?, stride, padding, dilation, transposed, output_padding,
+/// groups, output_mask)
+///   -> grad_input with the input's layout; grad_weight and grad_bias are sums over samples and space, pending if those
+///      are cut.
 void convolution_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0), input = call.tensor(1), weight = call.tensor(2);

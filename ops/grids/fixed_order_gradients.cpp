@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of poolings, paddings and interpolations in exact mode on devices, where LibTorch's kernels add with atomics: here the order is always one.
+// Gradients of poolings, paddings and interpolations in exact mode on devices, where LibTorch's kernels add with
+// atomics: here the order is fixed.
 #include "ops/grids/grid_cuts.h"
 #include "ops/grids/plane_indices.h"
 #include "sharding/tensor/fixed_order.h"
@@ -14,16 +15,18 @@
 namespace meshard {
 namespace {
 
-/// What an operator makes of inputs of shape (B, 1, ...), two entries long in all dimensions of the grid but the `i`th, which it leaves as they are.
+/// Applies an operator to inputs of shape (B, 1, ...) that have two entries in each grid dimension but the `i`th, and
+/// leaves those as they are.
 using AlongDim = std::function<at::Tensor(const at::Tensor& inputs, std::int64_t i)>;
 
-/// The adjoint of an operator that is linear and works on the last dimensions of a grid, `in` entries long, one by one: a product with a matrix for each.
+/// The adjoint of a linear operator that acts on the last dimensions of a grid, with `in` entries, one by one: a
+/// product with a matrix for each.
 at::Tensor adjoint(const at::Tensor& gradient, c10::IntArrayRef in, const AlongDim& along)
 {
     const auto n = static_cast<std::int64_t>(in.size());
     auto result = gradient.to(at::toOpMathType(gradient.scalar_type()));
     for (std::int64_t i = 0; i < n; ++i) {
-        // Of one entry, LibTorch 2.11 takes one dimension for another where it interpolates without aliases.
+        // Two entries, since with one LibTorch 2.11 confuses dimensions in antialiased interpolation.
         std::vector<std::int64_t> units(n + 2, 1), shape(n + 2, 2);
         units[0] = units[i + 2] = shape[0] = shape[i + 2] = in[i];
         shape[1] = 1;
@@ -49,7 +52,7 @@ std::vector<std::int64_t> only(std::int64_t n, std::int64_t i, std::int64_t valu
     return list;
 }
 
-/// The operator whose gradient a call is.
+/// The operator of which the call is the backward.
 c10::OperatorHandle forward_of(const RuleCall& call)
 {
     const auto name = call.name().substr(0, call.name().rfind("_backward"));
@@ -100,8 +103,8 @@ std::vector<at::Tensor> of_averages_to_a_size(const RuleCall& call)
     })};
 }
 
-/// avg_pool3d_backward(grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override): how many entries a window counts is a
-/// product of one number for each dimension, too.
+/// avg_pool3d_backward(grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad,
+/// divisor_override). The number of entries that a window counts is a product of one number for each dimension, too.
 std::vector<at::Tensor> of_averages(const RuleCall& call)
 {
     const auto kernel = one_a_dim(call.arg(2), 3), padding = one_a_dim(call.arg(4), 3);
@@ -114,7 +117,7 @@ std::vector<at::Tensor> of_averages(const RuleCall& call)
     return {divisor ? result.div_(static_cast<double>(*divisor)) : result};
 }
 
-/// The gradient at the entries that were the largest of their windows, given as indices into the plane.
+/// Adds the gradient at the entries that were the largest of their windows, given as indices into the plane.
 template <int N, int kIndices>
 std::vector<at::Tensor> of_largest(const RuleCall& call)
 {

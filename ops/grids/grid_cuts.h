@@ -11,21 +11,22 @@
 
 namespace meshard {
 
-/// The axis that cuts each dimension of a tensor with these layouts, -1 for none. No result if a dimension from `first_spatial` on is
-/// cut in blocks, or one is cut twice: grid neighbours are then not on neighbouring ranks.
+/// The axis that cuts each dimension of a tensor with these layouts, -1 for none. Returns nothing if a dimension from
+/// `first_spatial` on is cut in blocks, or one is cut twice: grid neighbours are then not on neighbouring ranks.
 std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
 
-/// An argument of one number for each of `n` dimensions, or of one number for all.
+/// An argument with one number for each of `n` dimensions, or one number for all.
 std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n);
 
-/// Whether nothing is cut: `axis` is -1, or has one rank.
+/// Returns whether `axis` cuts nothing: it is -1, or has one rank.
 bool is_whole(const RuleCall& call, std::int64_t axis);
 
-/// The layout Shard(dim) with these extents; shares the object of `like` if they are the same.
+/// The layout Shard(dim) with these extents; shares the extents object of `like` if they are equal.
 AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents);
 
-/// Extents of an output of `out` entries: a boundary between two ranks at entry a of the input becomes one at `boundary(a)`, which must not
-/// fall with a; values outside of the output are clamped. The first and the last rank that own entries reach to the ends.
+/// Extents of an output with `out` entries: a boundary between two ranks at entry a of the input becomes one at
+/// `boundary(a)`, which must not decrease with a; values outside the output are clamped. The first and the last rank
+/// that own entries extend to the ends.
 Extents extents_by_boundary(const Extents& in, std::int64_t out, const std::function<std::int64_t(std::int64_t)>& boundary);
 
 /// floor(a / b) and the smallest integer that is not less than a / b; b > 0, a of any sign.
@@ -43,16 +44,18 @@ struct SlidingWindow {
     std::int64_t in = 0, out = 0;
     std::int64_t kernel = 1, stride = 1, padding = 0, dilation = 1;
 
-    /// Distance of a window's last entry from its first.
+    /// Distance between a window's first and last entry.
     std::int64_t reach() const { return dilation * (kernel - 1); }
 
     /// Number of windows that end within the padded input (a negative number if there is none).
     std::int64_t count_outputs() const { return floor_div(in + 2 * padding - reach() - 1, stride) + 1; }
 
-    /// From the first entry of the first window to the last of the last one, beyond the input's ends too. Empty for no outputs.
+    /// The range from the first entry of the first window to the last of the last one, including entries beyond the
+    /// input's ends. Empty for no outputs.
     Range window(const Range& outputs) const;
 
-    /// Each rank computes the outputs whose window has its centre among the owned inputs: stride 1 with equal sizes keeps the extents.
+    /// Extents of the outputs: a rank computes the outputs whose window has its centre among the owned inputs. With
+    /// stride 1 and equal sizes the extents stay the same.
     Extents out_extents(const Extents& in_extents) const;
 };
 

@@ -21,16 +21,16 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kFirst = 2;  // dimension of the grid's first direction, behind samples and channels
+constexpr std::int64_t kFirst = 2;  // dimension of the grid's first direction, after samples and channels
 
 /// One direction of a grid, and this rank's share of it.
 struct Direction {
     std::int64_t dim = 0;
-    std::int64_t size = 0;       ///< of the whole
+    std::int64_t size = 0;       ///< entries of the whole
     std::int64_t begin = 0;      ///< this rank's first entry
-    std::int64_t count = 0;      ///< of entries here
+    std::int64_t count = 0;      ///< number of this rank's entries
     std::int64_t num_modes = 0;  ///< m
-    bool is_last = false;        ///< of which only low modes are kept
+    bool is_last = false;        ///< the last direction, of which only low modes are kept
     bool is_cut = false;
 
     std::int64_t num_kept() const { return is_last ? num_modes : 2 * num_modes; }
@@ -53,7 +53,8 @@ void require_modes(const char* where, at::IntArrayRef sizes, at::IntArrayRef num
     throw InvalidInput(message.str());
 }
 
-/// The layout in which a grid is transformed: its own, with pending sums reduced and directions whole whose parts are not ranges. Null for a plain tensor.
+/// The layout in which a grid is transformed: its own, with pending sums reduced and directions gathered whose parts
+/// are not ranges. Null for a plain tensor.
 SpecPtr transformed_spec(const at::Tensor& grid)
 {
     if (!is_sharded(grid)) return nullptr;
@@ -96,7 +97,7 @@ bool cuts_direction(const AxisLayout& axis)
     return axis.is_shard() && axis.placement.dim >= kFirst;
 }
 
-/// Layout of the modes of a grid in this layout: whole along every direction.
+/// Layout of the modes of a grid with this layout: whole along every direction.
 SpecPtr modes_spec(const SpecPtr& spec)
 {
     if (!spec) return nullptr;
@@ -107,7 +108,8 @@ SpecPtr modes_spec(const SpecPtr& spec)
     return make_spec(spec->device_mesh, axes);
 }
 
-/// Sums the shares of the modes, dimension `dim`, over a group; each rank gets those of its own that the layout says, in rank order and thus the same bits.
+/// Sums the ranks' shares of the modes along dimension `dim`; each rank gets the modes that `layout` gives it. Shares
+/// are added in rank order, so that the bits are always the same.
 at::Tensor sum_of_shares(const at::Tensor& modes, const AxisLayout& layout, const RankGroup& group)
 {
     const auto dim = layout.placement.dim;
@@ -120,7 +122,8 @@ at::Tensor sum_of_shares(const at::Tensor& modes, const AxisLayout& layout, cons
     return at::view_as_complex(sum).movedim(0, dim).contiguous();
 }
 
-/// This rank's part, in the layout `of_modes`, of the sums over all ranks of the modes of a grid in the layout `spec`.
+/// This rank's part, in the layout `of_modes`, of the sums over all ranks of the modes of a grid with the layout
+/// `spec`.
 at::Tensor summed(at::Tensor modes, const SpecPtr& spec, const SpecPtr& of_modes)
 {
     if (!spec) return modes;
@@ -130,7 +133,7 @@ at::Tensor summed(at::Tensor modes, const SpecPtr& spec, const SpecPtr& of_modes
         const bool is_shared = cuts_direction(layout);
         if (is_shared && cuts_direction(spec->axes[a])) {
             modes = sum_of_shares(modes, layout, group);
-        } else if (is_shared) {  // a grid that was gathered
+        } else if (is_shared) {  // the grid has been gathered
             modes = narrow_to_shard(modes, layout, group.rank()).contiguous();
         } else if (cuts_direction(spec->axes[a])) {
             auto numbers = at::view_as_real(modes);
@@ -155,7 +158,8 @@ SpecPtr shared_modes_spec(const at::Tensor& grid, const SpecPtr& spec, at::IntAr
     return make_spec(spec->device_mesh, axes);
 }
 
-/// exp(-2 pi i k r / n) for the kept modes k (rows) and this rank's entries r (columns). Phases are computed in whole numbers, so that large k r lose nothing.
+/// exp(-2 pi i k r / n) for the kept modes k (rows) and this rank's entries r (columns). Phases are computed in
+/// integers, so that large k r lose no precision.
 at::Tensor transform_matrix(const Direction& direction, const at::TensorOptions& options)
 {
     const auto whole = options.dtype(at::kLong), real = options.dtype(at::kDouble);
@@ -167,7 +171,7 @@ at::Tensor transform_matrix(const Direction& direction, const at::TensorOptions&
     return at::polar(at::ones_like(turn), turn).index_select(0, phases).view({direction.num_kept(), direction.count}).to(options.dtype());
 }
 
-/// matrix times the vectors of `x` along `dim`.
+/// Multiplies the vectors of `x` along `dim` by the matrix.
 at::Tensor product_along(const at::Tensor& matrix, const at::Tensor& x, std::int64_t dim)
 {
     return at::matmul(x.movedim(dim, -1), matrix.t()).movedim(-1, dim);
@@ -178,7 +182,7 @@ at::TensorOptions complex_options(const at::Tensor& x)
     return x.options().dtype(c10::toComplexType(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
 }
 
-/// The shape of a tensor with another extent along each direction.
+/// The shape of a tensor with other extents along the directions.
 template <class Extent>
 std::vector<std::int64_t> shape_with(const at::Tensor& tensor, const Directions& directions, const Extent& extent)
 {
@@ -187,10 +191,10 @@ std::vector<std::int64_t> shape_with(const at::Tensor& tensor, const Directions&
     return shape;
 }
 
-/// This rank's share of the modes of its entries (..., n_1, ..., n_d), real.
+/// This rank's share of the modes of its real entries (..., n_1, ..., n_d).
 at::Tensor transformed(const at::Tensor& local, const Directions& directions)
 {
-    if (local.numel() == 0)  // FFTs refuse it
+    if (local.numel() == 0)  // FFTs do not accept empty tensors
         return at::zeros(shape_with(local, directions, [](const Direction& direction) { return direction.num_kept(); }), complex_options(local));
     auto x = local.scalar_type() == at::kDouble ? local : local.to(at::kFloat);
     for (auto direction = directions.rbegin(); direction != directions.rend(); ++direction) {
@@ -243,7 +247,8 @@ at::Tensor transformed_back(const at::Tensor& modes, const Directions& direction
     return y.contiguous();
 }
 
-/// Factors of the inverse transform: 1 / (n_1 ... n_d), and two for each mode along the last direction that stands for its conjugate, too.
+/// Factors of the inverse transform: 1 / (n_1 ... n_d), and two for each mode along the last direction that also
+/// represents its conjugate.
 at::Tensor inverse_factors(const Directions& directions, const at::Tensor& modes)
 {
     double cells = 1;

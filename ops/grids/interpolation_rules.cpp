@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interpolation by size or factor: nearest, linear and cubic, in one to three dimensions. Every mode works dimension by dimension, so that a
-// cut one becomes a map of few taps whose source indices come from the whole's sizes, and the operator itself does the others.
+// Interpolation by size or factor: nearest, linear and cubic, in one to three dimensions. Every mode works dimension by
+// dimension, so that a cut dimension becomes a map of few taps whose source indices follow from the sizes of the whole,
+// and the operator itself computes the others.
 #include "ops/grids/grid_cuts.h"
 #include "ops/grids/tap_map.h"
 #include "ops/rules/placement_algebra.h"
@@ -28,8 +29,8 @@ Mode mode_of(std::string_view name)
     return name.find("cubic") != std::string_view::npos ? Mode::Cubic : Mode::Linear;
 }
 
-/// The input entry that each output of the operator takes along a dimension of `in` entries, with size one in the other dimensions. Found by calling the
-/// operator, since its rounding depends on type and device.
+/// The input entry that each output of the operator takes along a dimension of `in` entries, with size one in the other
+/// dimensions. Found by calling the operator, since its rounding depends on type and device.
 std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_t i, std::int64_t in, std::int64_t out, std::optional<double> scale,
                                           const at::TensorOptions& options)
 {
@@ -65,7 +66,7 @@ std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_
     return sources;
 }
 
-/// The same, asked once of each device: the host waits for the answer.
+/// `nearest_sources`, cached for each device: the host waits for the result.
 std::vector<std::int64_t> known_sources(Mode mode, std::int64_t n, std::int64_t i, std::int64_t in, std::int64_t out, std::optional<double> scale,
                                         const at::TensorOptions& options)
 {
@@ -82,7 +83,7 @@ std::vector<std::int64_t> known_sources(Mode mode, std::int64_t n, std::int64_t 
     return known.emplace(question, std::move(sources)).first->second;
 }
 
-/// Indices and weights as LibTorch computes them, in the type T in which it does.
+/// Indices and weights as LibTorch computes them, in the same type T.
 template <class T>
 Taps weighted_taps(Mode mode, std::int64_t in, std::int64_t out, bool align_corners, std::optional<double> scale)
 {
@@ -118,7 +119,7 @@ struct Interpolation {
     bool has_uncut = false;
 };
 
-/// `layouts` are those of the input. None if they, or the arguments, are left to the general rule.
+/// `layouts` are those of the input. Returns nothing if they, or the arguments, are left to the general rule.
 std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10::IntArrayRef out, const AxisLayouts& layouts, bool align_corners,
                                   const std::vector<std::optional<double>>& scales, const at::TensorOptions& options, bool backward)
 {
@@ -146,7 +147,7 @@ std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10
             taps = options.dtype() == at::kDouble ? weighted_taps<double>(mode, from, to, align_corners, scales[i])
                                                   : weighted_taps<float>(mode, from, to, align_corners, scales[i]);
         } else if (backward && options.device().is_cpu()) {
-            // On CPUs the backward step rounds in another way.
+            // On CPUs the backward operator rounds differently.
             taps = {from, to, {{}}, {}};
             const auto index = mode == Mode::Nearest ? at::native::nearest_idx : at::native::nearest_exact_idx;
             for (std::int64_t o = 0; o < to; ++o) taps.index[0].push_back(index(o, from, to, scales[i]));
@@ -175,7 +176,7 @@ Options options_of(const RuleCall& call, std::int64_t next, std::int64_t n)
     return options;
 }
 
-/// Arguments with which the operator copies along cut dimensions: as many outputs as inputs, no factor.
+/// Sets arguments with which the operator copies along cut dimensions: as many outputs as inputs, no factor.
 void forget_scales(RuleCall& call, const Interpolation& plan, const Options& options)
 {
     for (const auto& map : plan.cut) call.arg(options.first_scale + map.dim() - 2) = c10::IValue();
@@ -207,7 +208,8 @@ void interpolate(RuleCall& call)
     call.run({spec});
 }
 
-/// The layout of the input for a gradient of the output in layout `out`: boundaries between ranks in proportion.
+/// The layout of the input's gradient for an output's gradient with layout `out`: boundaries between ranks are scaled
+/// by the ratio of sizes.
 AxisLayouts input_layouts_of(const AxisLayouts& out, c10::IntArrayRef input_size, c10::IntArrayRef output_size)
 {
     auto layouts = without_pending(out);
@@ -222,8 +224,8 @@ AxisLayouts input_layouts_of(const AxisLayouts& out, c10::IntArrayRef input_size
 
 /// upsample_*_backward(grad_output, output_size, input_size, [align_corners], scales...)
 ///
-/// The input's layout is not among the arguments: the gradient gets one in proportion to that of grad_output, which is then converted to
-/// the layout of the forward step's result for it.
+/// The arguments do not give the input's layout: the gradient's layout is scaled from that of grad_output, which is
+/// then converted to the layout that forward's result would have for it.
 void interpolate_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0);

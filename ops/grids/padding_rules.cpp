@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Padding with a constant, by reflection, by repeating the edge, and around a circle. Boundaries between ranks move by what is added in front:
-// only the ranks at the ends grow, and interior ranks send nothing.
+// Padding with a constant, by reflection, by repeating the edge, and circular. Boundaries between ranks move by the
+// amount added in front: only the first and last ranks' parts grow, and interior ranks send nothing.
 #include "ops/grids/grid_cuts.h"
 #include "ops/grids/tap_map.h"
 #include "ops/rules/placement_algebra.h"
@@ -13,7 +13,7 @@
 namespace meshard {
 namespace {
 
-/// Position of dimension `dim` in a list of (front, back) amounts that begins with the last dimension.
+/// Index of dimension `dim` in a list of (front, back) amounts that starts with the last dimension.
 std::size_t position_of(std::int64_t dim, std::int64_t num_dims)
 {
     return static_cast<std::size_t>(2 * (num_dims - 1 - dim));
@@ -29,13 +29,13 @@ void constant_pad(RuleCall& call)
     if (pad.size() % 2 != 0 || pad.size() > 2 * static_cast<std::size_t>(num_dims)) return gathered_rule(call);
     for (std::size_t i = 0; i < pad.size(); i += 2) {
         const auto dim = num_dims - 1 - static_cast<std::int64_t>(i) / 2;
-        // If more is cut off than there is, the operator throws its own error on every rank.
+        // If more is cut off than exists, the operator throws its own error on every rank.
         if (tensor.size(dim) + pad[i] + pad[i + 1] < 0 || -pad[i] > tensor.size(dim) || -pad[i + 1] > tensor.size(dim)) return gathered_rule(call);
     }
     const auto axes = cut_axes(layouts, num_dims, 0);
     auto shape = local_of(tensor).sizes().vec();
     if (!axes) {
-        // A dimension in blocks is supported if nothing is added there.
+        // A dimension in blocks is supported if it gets no padding.
         for (const auto& layout : layouts) {
             const auto position = layout.is_shard() ? position_of(layout.placement.dim, num_dims) : pad.size();
             if (position < pad.size() && (pad[position] != 0 || pad[position + 1] != 0)) return gathered_rule(call);
@@ -65,7 +65,7 @@ void constant_pad(RuleCall& call)
     call.finish({wrap(result, call.spec(layouts))});
 }
 
-/// Input that output o of a dimension of `n` entries copies.
+/// The input that output o of a dimension of `n` entries copies.
 using Source = std::int64_t (*)(std::int64_t position, std::int64_t n);
 
 std::int64_t reflected(std::int64_t position, std::int64_t n)
@@ -82,7 +82,7 @@ std::int64_t repeated(std::int64_t position, std::int64_t n)
 struct EdgePadding {
     std::vector<TapMap> cut;
     AxisLayouts input_layouts, output_layouts;
-    std::vector<std::int64_t> uncut_pad;  // the call's, zero along cut dimensions
+    std::vector<std::int64_t> uncut_pad;  // the call's padding, zero along cut dimensions
     bool pads_uncut = false;
 };
 
@@ -168,7 +168,7 @@ void edge_pad_backward(RuleCall& call)
     call.finish({wrap(local, spec)});
 }
 
-/// Circular padding as a concatenation of pieces: the composite operator writes to storage, which a sharded tensor does not have.
+/// Circular padding as a concatenation: the composite operator writes to storage, which a sharded tensor does not have.
 at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
 {
     const auto n = static_cast<std::int64_t>(pad.size()) / 2;
@@ -178,7 +178,7 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
     for (auto dim = input.dim() - n; dim < input.dim(); ++dim) {
         const auto position = position_of(dim, input.dim());
         const auto front = pad[position], back = pad[position + 1], size = input.size(dim);
-        // Negative amounts cut off.
+        // Negative amounts cut entries off.
         const auto begin = std::max<std::int64_t>(0, -front), end = size - std::max<std::int64_t>(0, -back);
         TORCH_CHECK(begin <= end, "Negative padding value is resulting in an empty dimension");
         TORCH_CHECK(front <= end - begin && back <= end - begin, "Padding value causes wrapping around more than once.");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Largest values and averages of sliding windows in two and three dimensions; poolings in one dimension are those of two. Along a cut
-// dimension every rank receives the inputs that its own windows read.
+// Maxima and averages of sliding windows in two and three dimensions; poolings in one dimension use those of two. Along
+// a cut dimension every rank receives the inputs that its own windows read.
 #include "ops/grids/grid_cuts.h"
 #include "ops/grids/plane_indices.h"
 #include "ops/rules/placement_algebra.h"
@@ -18,16 +18,16 @@ namespace {
 struct PoolDim {
     std::int64_t dim = 0;
     SlidingWindow window;
-    Range inputs, outputs;                  ///< held after the exchange, and computed
-    std::int64_t before = 0, after = 0;     ///< by how much windows reach beyond the input
-    std::optional<RangeExchange> exchange;  ///< where the dimension is cut
+    Range inputs, outputs;                  ///< input range after the exchange, and range of the computed outputs
+    std::int64_t before = 0, after = 0;     ///< how far windows reach beyond the input
+    std::optional<RangeExchange> exchange;  ///< if the dimension is cut
 };
 
 struct Pooling {
     std::vector<PoolDim> dims;
     AxisLayouts input_layouts, output_layouts;
 
-    /// Whether no window reads another rank's inputs: then the operator runs locally.
+    /// Returns whether no window reads another rank's inputs: then the operator runs locally.
     bool is_local() const
     {
         return std::none_of(dims.begin(), dims.end(), [](const PoolDim& dim) { return dim.exchange.has_value(); });
@@ -60,7 +60,7 @@ struct Pooling {
     }
 };
 
-/// Whether a window is completely in the padding: its index is then defined by the operator alone.
+/// Returns whether a window is completely in the padding: its index is then defined by the operator only.
 bool has_empty_window(const SlidingWindow& window)
 {
     if (window.padding == 0 || window.dilation == 1) return false;
@@ -72,7 +72,7 @@ bool has_empty_window(const SlidingWindow& window)
     return false;
 }
 
-/// None if the layout, or the arguments, are left to the general rule.
+/// Returns nothing if the layout, or the arguments, are left to the general rule.
 std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::int64_t n, const std::vector<std::int64_t>& kernel,
                             std::vector<std::int64_t> stride, const std::vector<std::int64_t>& padding, const std::vector<std::int64_t>& dilation,
                             bool ceil_mode)
@@ -124,7 +124,8 @@ std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::
     return pooling;
 }
 
-/// The inputs that this rank's windows read. Beyond the input's end `fill`, and before its first entry if requested.
+/// The inputs that this rank's windows read; beyond the input's end `fill`, with `in_front` also before its first
+/// entry.
 at::Tensor borrow(const Pooling& pooling, at::Tensor local, const at::Scalar& fill, bool in_front)
 {
     for (const auto& dim : pooling.dims) {
@@ -147,10 +148,11 @@ std::optional<Pooling> plan_max(const RuleCall& call, const at::Tensor& input, s
                 one_a_dim(call.arg(first_arg + 3), n), call.arg(first_arg + 4).toBool());
 }
 
-/// max_poolNd_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode) -> output, indices into the whole's plane.
+/// max_poolNd_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode) -> output, indices into the whole's
+/// plane.
 ///
-/// Windows that begin before the input are left to the operator's own padding, which never gives an index of the padding away; those that
-/// end beyond it read the lowest value there, behind all that exist.
+/// Windows that begin before the input use the operator's own padding, which never returns an index of the padding;
+/// those that end beyond it read appended entries with the lowest value.
 template <int N>
 void max_pool(RuleCall& call)
 {
@@ -184,7 +186,7 @@ void max_pool(RuleCall& call)
             std::tie(values, indices) = at::max_pool2d_with_indices(piece, kernel, stride, padding, dilation);
         else
             std::tie(values, indices) = at::max_pool3d_with_indices(piece, kernel, stride, padding, dilation);
-        // With the operator's own padding its outputs begin with the whole's first one.
+        // With the operator's own padding the local outputs start with the first output of the whole.
         for (const auto& dim : pooling->dims) {
             const auto begin = dim.before > 0 ? dim.outputs.begin : 0;
             values = values.narrow(dim.dim, begin, dim.outputs.size());
@@ -218,7 +220,7 @@ void max_pool_backward(RuleCall& call)
     call.finish({wrap(pooling->give_back(of_box), call.spec(pooling->input_layouts))});
 }
 
-/// How many values each window's sum is divided by: one number if it is the same for all, else a tensor to be broadcast.
+/// The number by which each window's sum is divided: one number if all are equal, else a tensor to broadcast.
 struct Divisor {
     std::int64_t number = 1;
     at::Tensor tensor;
@@ -259,8 +261,8 @@ std::optional<Pooling> plan_average(const RuleCall& call, const at::Tensor& inpu
                 std::vector<std::int64_t>(n, 1), call.arg(first_arg + 3).toBool());
 }
 
-/// avg_poolNd(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override): sums of windows over zeros, divided by what
-/// the whole's windows count.
+/// avg_poolNd(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override): sums of windows over
+/// zero-padded inputs, divided by the counts of the whole's windows.
 template <int N>
 void average_pool(RuleCall& call)
 {
@@ -333,7 +335,8 @@ const RuleRegistration r_average3("pooling", {"aten::avg_pool3d"}, average_pool<
 const RuleRegistration r_average2_backward("pooling", {"aten::avg_pool2d_backward"}, average_pool_backward<2>);
 const RuleRegistration r_average3_backward("pooling", {"aten::avg_pool3d_backward"}, average_pool_backward<3>);
 
-/// max_pool1d without gradients reads storage on CPUs, which a sharded tensor does not have; with indices it is the pooling of two dimensions.
+/// max_pool1d without gradients reads storage on CPUs, which a sharded tensor does not have; the pooling with indices
+/// of two dimensions is used instead.
 at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                       bool ceil_mode)
 {

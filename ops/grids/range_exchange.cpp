@@ -60,7 +60,7 @@ std::vector<at::Tensor> RangeExchange::swap(const at::Tensor& tensor, const Rang
     std::vector<at::Tensor> result(size);
     std::int64_t offset = 0;
     for (std::int64_t r = 0; r < size; ++r) {
-        if (r == me_ || incoming[r].size() == 0) continue;  // counted in rows, also if rows have no entries
+        if (r == me_ || incoming[r].size() == 0) continue;  // sizes are counted in rows, even if rows have no entries
         shape[dim_] = incoming[r].size();
         result[r] = received.narrow(0, offset, receive[r]).view(shape);
         offset += receive[r];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channels that become pixels, the reverse, and channels in another order. No number changes, and cut rows stay where they are.
+// Pixel shuffle and unshuffle, and channel shuffle. No value changes, and cut rows stay on their rank.
 #include "ops/grids/grid_cuts.h"
 #include "ops/rules/placement_algebra.h"
 
@@ -18,7 +18,7 @@ AxisLayouts with_whole_channels(const RuleCall& call, const at::Tensor& tensor, 
     return layouts;
 }
 
-/// pixel_shuffle(self, upscale_factor): (..., C r^2, H, W) to (..., C, H r, W r); pixel_unshuffle the other way round.
+/// pixel_shuffle(self, upscale_factor): (..., C r^2, H, W) to (..., C, H r, W r); pixel_unshuffle is the inverse.
 void pixel_shuffle(RuleCall& call)
 {
     const auto tensor = call.tensor(0);

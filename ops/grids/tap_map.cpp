@@ -14,8 +14,8 @@
 namespace meshard {
 namespace {
 
-/// A table of the CPU on a device, copied once for as long as the process lives: the host waits for each copy, and a step that is recorded finds its tables
-/// where they were.
+/// A copy of a CPU table on a device, cached until the process ends: the host waits for each copy, and a step that is
+/// recorded needs its tables at a fixed place.
 at::Tensor table_on(const at::Device& device, const at::Tensor& table)
 {
     if (device.is_cpu()) return table;
@@ -73,7 +73,7 @@ at::Tensor TapMap::apply(const at::Tensor& local) const
 {
     const auto piece = exchange_.front().borrow(local);
     if (taps_.weight.empty()) return piece.index_select(dim(), index_of(0, piece));
-    // Sums of weighted values in the type that the operator itself sums in.
+    // Weighted values are added in the type in which the operator adds.
     const auto values = piece.to(at::toOpMathType(piece.scalar_type()));
     at::Tensor sum;
     for (std::size_t t = 0; t < taps_.index.size(); ++t) {

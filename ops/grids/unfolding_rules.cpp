@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows of an image as columns, and back. Windows are counted row by row, so that an image cut along its rows gives columns that are cut in
-// whole rows of windows; columns of an image that are cut along W are made whole first.
+// Windows of an image as columns (im2col), and back. Windows are counted row by row, so that an image cut along its
+// rows gives columns that are cut in whole rows of windows; an image that is cut along W is gathered first.
 #include "ops/grids/grid_cuts.h"
 #include "ops/rules/placement_algebra.h"
 
@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-/// The windows of both operators: kernel_size, dilation, padding, stride.
+/// Arguments of both operators: kernel_size, dilation, padding, stride.
 struct Unfolding {
     SlidingWindow rows, columns;
     std::vector<std::int64_t> kernel, dilation, stride;
@@ -35,8 +35,8 @@ std::optional<Unfolding> read_windows(const RuleCall& call, std::int64_t first_a
     return unfolding;
 }
 
-/// The axis that cuts `dim`, or -1, and the layouts in which only `dim` and the dimensions before `channels` are cut. None for a dimension
-/// that is cut in blocks or twice.
+/// The axis that cuts `dim`, or -1, and the layouts in which only `dim` and the dimensions before `channels` are cut.
+/// Nothing for a dimension that is cut in blocks or twice.
 struct RowCut {
     AxisLayouts layouts;
     std::int64_t axis = -1;
@@ -103,8 +103,8 @@ void unfold(RuleCall& call)
     call.finish({wrap(result, call.spec(layouts))});
 }
 
-/// col2im(self, output_size, kernel_size, dilation, padding, stride): the adjoint of im2col. Sums that windows of one rank add to rows of another
-/// are sent there.
+/// col2im(self, output_size, kernel_size, dilation, padding, stride): the adjoint of im2col. Sums for rows of another
+/// rank are sent to it.
 void fold(RuleCall& call)
 {
     const auto input = call.tensor(0);
@@ -124,7 +124,7 @@ void fold(RuleCall& call)
     Clipped clipped;
     auto num_rows = rows.in, padding = rows.padding;
     if (cut->axis >= 0) {
-        // Whole rows of windows on each rank; a rank's image rows are those around the centres of its windows.
+        // Each rank has whole rows of windows; its image rows are those around the centres of its windows.
         const auto windows = extents_by_boundary(*cut->layouts[cut->axis].extents, rows.out, [&](std::int64_t end) { return (end + width / 2) / width; });
         const auto image = extents_by_boundary(windows, rows.in, [&](std::int64_t o) { return o * rows.stride - rows.padding + rows.reach() / 2; });
         const auto outputs = ranges_of(windows);

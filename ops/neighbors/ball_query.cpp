@@ -22,7 +22,7 @@ SpecPtr layout_of(const at::Tensor& points, const at::Tensor& queries)
     return is_sharded(points) ? replicated_spec(spec_of(points)->device_mesh) : nullptr;
 }
 
-/// The slots of the results, K for each query, that the entries of a list fill, one after the other.
+/// The slots that a list's entries fill in the results, which have K slots for each query.
 at::Tensor filled_slots(const at::Tensor& offsets, std::int64_t num_entries, std::int64_t slots)
 {
     const auto num_queries = offsets.size(0) - 1;
@@ -31,7 +31,8 @@ at::Tensor filled_slots(const at::Tensor& offsets, std::int64_t num_entries, std
     return at::arange(num_entries, offsets.options()) + shift.repeat_interleave(counts);
 }
 
-/// Searches cloud by cloud: `fill(points of a cloud, neighbours within a radius, K)` gives the local results, which are stacked by radius.
+/// Searches cloud by cloud: `fill(points of a cloud, neighbours within a radius, K)` returns the local results, which
+/// are stacked by radius.
 template <class Fill>
 std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order,
                                      const Fill& fill)
@@ -52,8 +53,9 @@ std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor&
         if (limit.max_neighbors == kAllNeighbors)
             error = "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
     }
-    if (!error.empty()) throw_together(error, search_group(points, queries));  // the other ranks learn of it at the start of their search
-    std::vector<std::vector<at::Tensor>> found(limits.size());                 // by radius, then by cloud
+    // Makes the other ranks throw at the start of their search.
+    if (!error.empty()) throw_together(error, search_group(points, queries));
+    std::vector<std::vector<at::Tensor>> found(limits.size());  // indexed by radius, then by cloud
     for (std::size_t b = 0; b < point_clouds.size(); ++b) {
         const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});
         for (std::size_t l = 0; l < limits.size(); ++l) {

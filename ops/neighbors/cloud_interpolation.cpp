@@ -36,7 +36,8 @@ CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tens
     std::string error;
     if (!(options.power > 0)) error = std::string(kWhere) + ": the power is " + std::to_string(options.power) + "; it must be positive.";
     if (sources.dim() > 0 && sources.size(0) == 0) error = std::string(kWhere) + ": there are no points to interpolate from.";
-    if (!error.empty()) throw_together(error, search_group(sources, targets));  // the other ranks learn of it at the start of their search
+    // Makes the other ranks throw at the start of their search.
+    if (!error.empty()) throw_together(error, search_group(sources, targets));
     const at::NoGradGuard no_grad;
     targets_ = cut_rows_of(kWhere, "targets", targets);
     targets_.own = at::Tensor();  // only the layout is needed

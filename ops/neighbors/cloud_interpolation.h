@@ -11,15 +11,16 @@
 namespace meshard {
 
 struct InterpolationOptions {
-    std::int64_t num_neighbors = 1;  ///< 1: takes the value of the nearest point
-    double power = 2;                ///< p of the weights 1 / distance^p
+    std::int64_t num_neighbors = 1;  ///< 1: the value of the nearest point
+    double power = 2;                ///< exponent p of the weights 1 / distance^p
 };
 
-/// Interpolates fields from the points of one cloud (sources) to those of another (targets): a mean of the nearest sources' values, weighted by inverse
-/// distance (Shepard 1968). Made once, applied to any number of fields: then ranks send only the values that some target needs.
+/// Interpolates fields from the points of one cloud (sources) to those of another (targets): a mean of the nearest
+/// sources' values, weighted by inverse distance (Shepard 1968). Made once, applied to any number of fields: then ranks
+/// send only the values that some target needs.
 ///
-/// Clouds are plain, Replicate, or cut along their rows, independently. A target at the position of a source takes its value (of several the mean).
-/// Results are those of whole clouds on any number of ranks.
+/// Clouds are plain, Replicate, or cut along their rows, independently. A target at the position of a source gets its
+/// value (of several sources their mean). Results are those of whole clouds on any number of ranks.
 class CloudInterpolation {
 public:
     /// Collective if a cloud is cut.
@@ -27,7 +28,8 @@ public:
     /// @throws InvalidInput on every rank as `knn`, if there are no sources, or if the power is not positive
     CloudInterpolation(const at::Tensor& sources, const at::Tensor& targets, const InterpolationOptions& options = {});
 
-    /// Values at the sources, (N, ...) with their layout, to values at the targets, (M, ...) with theirs. Collective if the sources are cut; differentiable.
+    /// Interpolates values at the sources, (N, ...) with their layout, to the targets, (M, ...) with theirs. Collective
+    /// if the sources are cut; differentiable.
     /// @throws InvalidInput if the values have other rows than the sources
     at::Tensor operator()(const at::Tensor& values) const;
 

@@ -44,7 +44,8 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     const auto list = edge_index.cpu().contiguous();
     throw_together(list_error(list, cut.num_global), group);
 
-    // Who owns which row, and where: every rank holds the whole list, so it may hold this, too.
+    // The owner and the local index of every row: every rank holds the whole list of edges, so that this table is not
+    // larger.
     const auto own_ids = cut.ids();
     std::vector<std::int64_t> owner(cut.num_global), local_row(cut.num_global, -1);
     if (cut.is_cut()) {
@@ -90,7 +91,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
         }
         if (group.size() > 1) {
             neighbors.plan = ExchangePlan::find(map, group);
-            neighbors.plan->set_agreed();  // every rank knows the sizes of sharded nodes on all ranks
+            neighbors.plan->set_agreed();  // every rank knows the sizes of all ranks' nodes
         }
         neighbors.queries_group = group;
         neighbors.points_layout = cut.layout;

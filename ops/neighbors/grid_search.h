@@ -22,8 +22,8 @@ struct FoundNeighbors {
     at::Tensor distances;  ///< (entries), in the points' type
 };
 
-/// Searches with the kernels of ops/cuda, with the results of PointSearch and `neighbors_in_grid_order`: one list for each radius, or one for k nearest.
-/// Runs on the device of the tensors, which is that of the executor.
+/// Searches with the kernels of ops/cuda, with the results of PointSearch and `neighbors_in_grid_order`: one list for
+/// each radius, or one for the k nearest. Runs on the device of the tensors, which is that of the executor.
 template <class T, class Executor>
 class GridSearch {
 public:
@@ -76,7 +76,7 @@ private:
         return shape;
     }
 
-    /// Memory for the entries, once the counting kernel has filled the offsets.
+    /// Memory for the entries, allocated once the counting kernel has filled the offsets.
     struct Entries {
         at::Tensor ids, distances;
     };

@@ -19,7 +19,7 @@
 namespace meshard {
 namespace {
 
-/// Of a tensor on the CPU, which must live as long.
+/// A view of the values of a CPU tensor, which must outlive it.
 std::span<const std::int64_t> span_of(const at::Tensor& tensor)
 {
     return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
@@ -30,7 +30,8 @@ std::int64_t cut_axis(const ShardSpec& spec)
     return spec.axis_of_dim(0);
 }
 
-/// The layout of rows of which this rank has `own`, cut along the axis of `like`. Collective; all ranks throw if any has an error.
+/// The layout of rows of which this rank has `own`, cut along the axis of `like`. Collective; all ranks throw if one
+/// has an error.
 SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::string& error = {})
 {
     constexpr std::int64_t kWrong = -1;
@@ -48,7 +49,7 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     return make_spec(like.device_mesh, axes);
 }
 
-/// Positions of all entries in a table that has `width` positions for each row. On the CPU, as the offsets.
+/// Indices of all entries in a table with `width` entries for each row. On the CPU, like the offsets.
 at::Tensor table_slots(const at::Tensor& offsets, std::int64_t width)
 {
     const auto num_rows = offsets.size(0) - 1;
@@ -142,7 +143,7 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
     neighbors_.queries_group = group;
     if (group.size() > 1) {
         neighbors_.plan = ExchangePlan::find(*index_map, group);
-        neighbors_.plan->set_agreed();  // every rank knows the sizes of sharded nodes on all ranks
+        neighbors_.plan->set_agreed();  // every rank knows the sizes of all ranks' nodes
     }
     neighbors_.points_layout = shard_spec(index_map, device_mesh, 0);
     neighbors_.num_points = num_owned;
@@ -154,7 +155,8 @@ void MessageGraph::lay_out_edges(const std::string& error)
 {
     const auto& like = target_spec_ ? target_spec_ : neighbors_.points_layout;
     if (!error.empty() && (!like || cut_axis(*like) < 0)) throw InvalidInput(error);
-    if (!error.empty()) layout_of_rows(*like, 0, error);  // the collective in which the other ranks exchange their numbers of edges
+    // Joins the collective in which the other ranks exchange their numbers of edges.
+    if (!error.empty()) layout_of_rows(*like, 0, error);
     const auto& offsets = neighbors_.offsets;
     targets_ = at::arange(offsets.size(0) - 1, offsets.options()).repeat_interleave(offsets.diff());
     if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));
@@ -175,7 +177,7 @@ void MessageGraph::lay_out_edges(const std::string& error)
     };
     inner_ = part_of(is_border.logical_not());
     border_ = part_of(is_border);
-    // Of the owned rows the border part copies only the sources of its edges.
+    // The border part copies only those owned rows that are sources of its edges.
     const auto is_needed = at::zeros({num_owned + neighbors_.plan->num_ghosts()}, flags).index_fill_(0, border_.sources, true);
     is_needed.narrow(0, num_owned, neighbors_.plan->num_ghosts()).fill_(true);
     border_sources_ = is_needed.narrow(0, 0, num_owned).nonzero().view({-1});
@@ -242,14 +244,14 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     const auto offsets_here = shallow.offsets.cpu(), ids_here = shallow.ids.cpu();
     const auto offsets = span_of(offsets_here), own_sources = span_of(ids_here);
 
-    // The ids of every node's sources in a table, padded with -1, from which other ranks gather rows.
+    // Other ranks gather rows from a table with the ids of every node's sources, padded with -1.
     std::int64_t own_degree = 0;
     for (std::int64_t i = 0; i < num_owned_; ++i) own_degree = std::max(own_degree, offsets[i + 1] - offsets[i]);
     const std::vector<std::int64_t> mine{own_degree, num_steps};
     const auto& group = shallow_spec_->device_mesh->group(cut_axis(*shallow_spec_));
     const auto all = group.all_gather_integers(mine);
     for (const auto& rank : all) {
-        // Compared with rank 0, so that every rank throws.
+        // Each rank compares with rank 0, so that every rank throws.
         if (rank[1] != all[0][1]) {
             throw InvalidInput("DeepGraph: ranks pass different numbers of steps, " + std::to_string(all[0][1]) + " and " + std::to_string(rank[1]) +
                                ". Pass the same number on every rank.");

@@ -24,7 +24,7 @@ Ids numbers_of(const at::Tensor& tensor)
     return {here.const_data_ptr<std::int64_t>(), here.const_data_ptr<std::int64_t>() + here.numel()};
 }
 
-/// The numbers of all ranks, one vector a rank.
+/// The numbers of all ranks, one vector for each rank.
 std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 {
     std::vector<Ids> all;
@@ -41,18 +41,18 @@ std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
     return all;
 }
 
-/// Place of a number in an ascending list that has it.
+/// Index of a number in an ascending list that contains it.
 std::int64_t place_of(const Ids& list, std::int64_t number)
 {
     return std::lower_bound(list.begin(), list.end(), number) - list.begin();
 }
 
-/// The points of a level, numbered in the order of the cloud's ids.
+/// The points of a level, numbered in the order of their ids in the cloud.
 struct Level {
-    at::Tensor rows;                   // own rows of the cloud
-    Ids ids;                           // of all its points in the cloud, ascending
+    at::Tensor rows;                   // this rank's rows of the cloud
+    Ids ids;                           // ids in the cloud of all points of the level, ascending
     Ids own;                           // numbers of this rank's points, ascending
-    std::vector<std::int32_t> owners;  // of all its points
+    std::vector<std::int32_t> owners;  // for all points of the level
     SpecPtr layout;
     at::Tensor places;
 
@@ -75,7 +75,7 @@ struct Level {
         places = from_local(places, layout);
     }
 
-    /// @param ghosts   numbers of points of other ranks, ascending
+    /// @param ghosts   numbers of other ranks' points, ascending
     IndexMap index_map(Ids ghosts) const
     {
         std::stable_sort(ghosts.begin(), ghosts.end(), [&](auto a, auto b) { return owners[a] < owners[b]; });
@@ -109,7 +109,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     const Level nodes(points, cloud, group, level_sizes.back(), seed);
     std::vector<Ids> sources(nodes.own.size());
     const auto rank = static_cast<std::int32_t>(group.rank());
-    Ids crossing;  // pairs: a node of another rank, and one of this rank from which it hears
+    Ids crossing;  // pairs: a target on another rank, and its source on this rank
     for (std::size_t l = 0; l < level_sizes.size(); ++l) {
         const auto level = l + 1 == level_sizes.size() ? nodes : Level(points, cloud, group, level_sizes[l], seed);
         const auto found = knn(level.places, level.places, num_neighbors, {.exclude_self = true});
@@ -158,7 +158,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     graph.neighbors.queries_group = group;
     if (group.size() > 1) {
         graph.neighbors.plan = ExchangePlan::find(map, group);
-        graph.neighbors.plan->set_agreed();  // every rank knows the sizes of sharded nodes on all ranks
+        graph.neighbors.plan->set_agreed();  // every rank knows the sizes of all ranks' nodes
     }
     return graph;
 }

@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-/// Positions of `ids` in ascending order of the ids.
+/// Indices that sort `ids`.
 std::vector<std::int64_t> order_of(const std::vector<std::int64_t>& ids)
 {
     std::vector<std::int64_t> order(ids.size());
@@ -28,11 +28,11 @@ std::vector<T> picked(std::span<const T> rows, const std::vector<std::int64_t>& 
     return result;
 }
 
-/// For each own point whether one of `centers` is within `bound`.
+/// Returns for each own point whether one of `centers` is within `bound`.
 template <class T>
 std::vector<char> within_bound(std::span<const T> own, std::span<const T> centers, double bound, int dimensions, std::span<const double> period)
 {
-    // The nearest center of each point decides.
+    // Only the nearest center of each point matters.
     const auto num_points = own.size() / dimensions;
     if (centers.empty()) return std::vector<char>(num_points, 0);
     const std::vector<T> bounds(num_points, static_cast<T>(bound) * static_cast<T>(bound));
@@ -42,7 +42,7 @@ std::vector<char> within_bound(std::span<const T> own, std::span<const T> center
     return is_within;
 }
 
-/// For each own point whether the rank that sent these questions needs it.
+/// Returns for each own point whether the rank that sent these questions needs it.
 template <class T>
 std::vector<char> answers_to(const NeighborRequest& request, std::span<const std::uint8_t> bytes, std::span<const T> own, const PointSearch<T>& search,
                              int dimensions)
@@ -63,7 +63,8 @@ std::vector<char> answers_to(const NeighborRequest& request, std::span<const std
     return is_needed;
 }
 
-/// Sends ids to each rank and returns the received ones; ascending for each rank, and packed in a byte or two each.
+/// Sends ids to each rank and returns the received ones; they are sorted for each rank, and packed into one or two
+/// bytes each.
 std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::span<const std::int64_t> send, std::span<const std::int64_t> receive,
                                         const RankGroup& group)
 {
@@ -86,7 +87,7 @@ std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::
     return all;
 }
 
-/// A hash, equal on all ranks, of everything on which the candidates depend: arguments, points and queries of all ranks.
+/// A hash, equal on all ranks, of all data that determine the candidates: arguments, points and queries of all ranks.
 template <class T>
 std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
 {
@@ -112,7 +113,7 @@ std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& po
     return hash;
 }
 
-/// Values to send to each rank, or received from each, concatenated in order of ranks.
+/// Values to send to each rank, or received from each, concatenated in rank order.
 template <class T>
 struct ByRank {
     std::vector<T> values;
@@ -156,7 +157,7 @@ Ghosts<T> exchanged_points(const ByRank<std::int64_t>& rows, const NeighborInput
     return ghosts;
 }
 
-/// Whether on every rank the queries are the points themselves.
+/// Returns whether on every rank the queries are the points themselves.
 template <class T>
 bool is_among_themselves(const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
 {
@@ -169,11 +170,11 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
 {
     const auto dimensions = static_cast<int>(points.values.size(1));
     const auto order = order_of(points.ids);
-    const auto own = picked(points.span<T>(), order, dimensions);  // in ascending order of ids
+    const auto own = picked(points.span<T>(), order, dimensions);  // sorted by id
     const PointSearch<T> search(own, dimensions, request.options.period);
 
-    // Within a radius two points are neighbours of each other. So only one rank of each pair asks; the points that it receives determine which of its own
-    // points the other rank needs.
+    // Two points within a radius are neighbours of each other. Therefore only one rank of each pair asks; the points
+    // that it receives determine which of its own points the other rank needs.
     const bool is_mutual = !request.is_knn && is_among_themselves<T>(points, queries, group);
     std::vector<char> is_asked(group.size());
     for (int r = 0; r < group.size(); ++r) is_asked[r] = r != group.rank() && (!is_mutual || (r < group.rank()) == ((r + group.rank()) % 2 == 0));
@@ -230,7 +231,7 @@ std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborR
         std::uint64_t content;
         std::weak_ptr<const NeighborCandidates<T>> candidates;
     };
-    static thread_local std::vector<Cached> cache;  // one for every rank, also if ranks are threads
+    static thread_local std::vector<Cached> cache;  // one for every rank, even if ranks are threads
     std::erase_if(cache, [](const Cached& entry) { return entry.candidates.expired(); });
     const auto content = content_of<T>(request, points, queries, group);
     const auto found = std::find_if(cache.begin(), cache.end(), [&](const Cached& entry) { return entry.content == content; });

@@ -11,8 +11,9 @@
 namespace meshard {
 namespace {
 
-constexpr int kBoxes = 64, kBoxesOfRadius = 32;  // most boxes that a rank broadcasts
-// Widths of the cells in a radius search's questions, in radii. Finer cells would bring fewer points, but the questions would cost more.
+constexpr int kBoxes = 64, kBoxesOfRadius = 32;  // the most boxes that a rank broadcasts
+// Widths of the cells in a radius search's questions, as multiples of the radius. With finer cells fewer points are
+// received, but the questions cost more.
 constexpr double kFineCell = 0.03, kCoarseCells[] = {4, 1, 0.5};
 
 std::vector<std::int64_t> without_flags(std::vector<std::int64_t> counts)
@@ -23,9 +24,9 @@ std::vector<std::int64_t> without_flags(std::vector<std::int64_t> counts)
 
 /// The boxes that all ranks broadcast around their points.
 struct Surroundings {
-    std::vector<std::vector<PointBox>> boxes;  // by rank
+    std::vector<std::vector<PointBox>> boxes;  // for each rank
     std::vector<std::optional<PointBox>> hulls;
-    std::vector<std::int64_t> held;  // number of points, by rank
+    std::vector<std::int64_t> held;  // number of points of each rank
 };
 
 PointBox hull(const std::vector<PointBox>& boxes)
@@ -47,9 +48,11 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
     std::vector<T> numbers;
     for (const auto& box : mine) {
         for (const auto& corner : {box.low, box.high}) {
-            for (const auto x : corner) numbers.push_back(static_cast<T>(x));  // a coordinate of a point: exact
+            // Exact, since it is a coordinate of a point.
+            for (const auto x : corner) numbers.push_back(static_cast<T>(x));
         }
-        const auto count = static_cast<T>(box.num_points);  // rounded down: not more than there are
+        // Rounded down, so that it is not larger than the number of points.
+        const auto count = static_cast<T>(box.num_points);
         numbers.push_back(static_cast<std::int64_t>(count) > box.num_points ? std::nextafter(count, T{0}) : count);
     }
     Surroundings all;
@@ -75,7 +78,8 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
     return all;
 }
 
-/// A squared distance within which there are at least k points: the boxes are sorted by their farthest distance, and their points counted.
+/// A squared distance within which there are at least k points: boxes are sorted by their farthest distance, and their
+/// points counted.
 double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std::array<double, 3>& x, std::int64_t k, std::span<const double> period)
 {
     std::vector<std::pair<double, std::int64_t>> ends;
@@ -90,7 +94,7 @@ double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std:
     return std::numeric_limits<double>::infinity();
 }
 
-/// Each query's bound, squared: the radius, or the distance of the k-th own point.
+/// Each query's squared bound: of the radius, or of the distance of the k-th own point.
 template <class T>
 std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T> queries, std::int64_t num_queries, const PointSearch<T>& search)
 {
@@ -111,7 +115,7 @@ std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T
     return bounds;
 }
 
-/// For each rank the queries to which it may have neighbours; in a search for k nearest each with its bound.
+/// For each rank the queries that may have neighbours there; in a search for k nearest each with its bound.
 template <class T>
 std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::span<const T> queries, std::vector<double> bounds, const Surroundings& there,
                                           int dimensions, const std::vector<char>& is_asked)
@@ -143,7 +147,7 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
     return questions;
 }
 
-/// Sends `bytes[r]` to rank r; returns the bytes that each rank sent to this one.
+/// Sends `bytes[r]` to rank r; returns the bytes received from each rank.
 std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::vector<std::uint8_t>>& bytes, const RankGroup& group)
 {
     std::vector<std::uint8_t> all;
@@ -163,8 +167,8 @@ std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::ve
     return result;
 }
 
-/// Keeps the queries of a radius search that are near a point of the rank asked, which answers for coarse cells: boxes around irregular parts are mostly
-/// empty.
+/// Keeps the queries of a radius search that are near a point of the rank asked, which answers for coarse cells: boxes
+/// around irregular parts are mostly empty.
 template <class T>
 std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::vector<std::vector<T>> questions, const PointSearch<T>& own, double width,
                                          int dimensions, const RankGroup& group)
@@ -199,7 +203,8 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
     return questions;
 }
 
-/// A lower bound of the number of points that answer the questions: those of boxes that are completely within the bound of one of a few questions.
+/// A lower bound of the number of points that answer the questions: those of boxes that lie completely within the bound
+/// of one of a few questions.
 template <class T>
 std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T>& questions, const std::vector<PointBox>& boxes, int dimensions)
 {

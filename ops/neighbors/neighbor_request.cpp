@@ -28,7 +28,8 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
         for (std::size_t a = 0; a < spec->axes.size(); ++a) {
             const auto& layout = spec->axes[a];
             if (layout.is_replicate()) continue;
-            if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;  // cuts the clouds of the batch, not their rows
+            // Divides the clouds of the batch, not their rows.
+            if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;
             if (layout.placement.dim != row_dim || layout.blocks != 1 || rows.is_cut()) {
                 throw InvalidInput(std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
                                    ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");

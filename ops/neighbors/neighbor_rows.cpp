@@ -20,7 +20,7 @@ namespace {
 
 at::Tensor summed(const at::Tensor& share, const RankGroup& group);
 
-/// A tensor that every rank holds, and of which each uses a part: backward sums the gradients of all ranks.
+/// Marks a tensor that every rank holds and each uses in part: backward sums the gradients of all ranks.
 at::Tensor shared(const at::Tensor& whole, const RankGroup& group)
 {
     if (group.size() == 1) return whole;
@@ -45,7 +45,8 @@ public:
         shape[0] = entries.size(0);
         found_ = at::empty(shape, rows.options().requires_grad(false));
         take_some_rows_into(found_, rows, index);
-        // No view of `found_`, to which `with` writes: on a device by an operator of LibTorch's, which would look for a view's history.
+        // Not a view of `found_`, to which `with` writes: LibTorch's operators on devices would look for a view's
+        // history.
         own_ = with_backward(found_.detach(), rows, "OwnEntriesBackward",
                              [index, num_owned = num_owned_](const at::Tensor& gradient) { return scatter_some_rows(gradient, index, num_owned); });
     }
@@ -54,7 +55,7 @@ public:
     {
         const auto index = at::where(entries_ < num_owned_, at::full_like(entries_, -1), entries_ - num_owned_);
         take_some_rows_into(found_, ghosts, index);
-        // The whole gradient is passed on to the own rows too: their backward ignores entries of ghosts.
+        // The whole gradient is also passed on to the own rows: their backward ignores entries of ghosts.
         std::vector<at::Tensor> all{found_.alias()};
         set_backward(all, {own_, ghosts}, "EntriesBackward", [index, num_ghosts = ghosts.size(0)](std::vector<at::Tensor> gradients) {
             return std::vector<at::Tensor>{gradients[0], scatter_some_rows(gradients[0], index, num_ghosts)};
@@ -111,7 +112,7 @@ at::Tensor among_all(const at::Tensor& arguments, const at::Tensor& entries)
     return at::where(arguments < 0, arguments, entries.take(arguments.clamp_min(0)));
 }
 
-/// Whether both have an index map and as many rows on this rank, but rows with other global ids.
+/// Returns whether both have an index map and the same number of rows on this rank, but other global ids.
 bool have_other_ids(const ShardSpec& features, const ShardSpec& points)
 {
     const auto &here = features.index_map, &there = points.index_map;
@@ -125,7 +126,7 @@ at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const 
 {
     if (!plan) return shared(rows, queries_group);
     if (queries_group.size() > 1 || plan->group().size() == 1) return with_ghosts(rows, plan);
-    // Every rank has all queries, and so already the complete gradient of its own rows.
+    // Every rank has all queries, and therefore already the complete gradient of its own rows.
     return at::cat({rows, exchange_ghosts(rows.detach(), plan)});
 }
 
@@ -194,7 +195,8 @@ SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neig
     const auto first = are_all_inner ? segment_reduce(take_rows(rows, entry_rows), neighbors.offsets.to(rows.device()), reduction)
                                      : segment_reduce(take_rows(rows, entry_rows.index_select(0, inner.entries)), inner.offsets, reduction);
     EntryRows found(rows, entry_rows.index_select(0, border.entries));
-    const auto second = segment_reduce(found.with(pending.end()[0]), border.offsets, reduction);  // of nothing, too: backward sends on all ranks
+    // Even without entries: backward sends on all ranks.
+    const auto second = segment_reduce(found.with(pending.end()[0]), border.offsets, reduction);
     const auto values = at::cat({first.values, second.values});
     if (are_all_inner) return {values, first.arguments};
     SegmentResult result{take_rows(values, position), {}};

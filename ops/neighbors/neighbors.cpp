@@ -31,7 +31,7 @@ at::Tensor tensor_on(at::Device device, const std::vector<Number>& numbers)
     return at::tensor(numbers, c10::CppTypeToScalarType<Number>::value).to(device);
 }
 
-/// Runs queries on LibTorch's threads, unless called from one of them.
+/// Runs queries on LibTorch's threads, unless it is called from one of them.
 SearchPieces on_threads()
 {
     if (at::in_parallel_region()) return {};
@@ -120,7 +120,8 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
         if (differentiable) {
             const auto counts = list.offsets.narrow(0, 1, queries.size()) - list.offsets.narrow(0, 0, queries.size());
             const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(counts);
-            const auto type = c10::CppTypeToScalarType<T>::value;  // differences of narrow types are computed in a wide one, as in the search
+            // Differences of narrow types are computed in a wide one, as in the search.
+            const auto type = c10::CppTypeToScalarType<T>::value;
             auto gaps = take_rows(rows_with_history, neighbors.rows).to(type) - take_rows(queries.plain, query_rows).to(type);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
@@ -139,7 +140,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     return result;
 }
 
-/// @param num_left  clouds of a batch that are searched after this one; -1 without a batch
+/// @param num_left  number of clouds of a batch that are searched after this one; -1 without a batch
 std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries, std::optional<std::int64_t> batch,
                                     std::int64_t num_left)
 {
@@ -166,7 +167,8 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
                                                           : search_rows<float>(request, point_rows, query_rows, group);
 }
 
-/// Concatenates the neighbours of a batch's clouds. Rows are numbered with the owned rows of all clouds first, then the ghosts of all clouds.
+/// Concatenates the neighbours of a batch's clouds. Rows number the owned rows of all clouds first, then the ghosts of
+/// all clouds.
 Neighbors joined(const std::vector<const Neighbors*>& clouds)
 {
     Neighbors all;
@@ -219,7 +221,7 @@ Neighbors no_clouds(const at::Tensor& points)
     return none;
 }
 
-/// The groups of ranks among which the clouds of a batch are distributed.
+/// The groups of ranks over which the clouds of a batch are distributed.
 std::vector<RankGroup> groups_of_batch(const at::Tensor& points, const at::Tensor& queries)
 {
     std::vector<RankGroup> groups;
@@ -238,7 +240,8 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
 {
     const auto clouds_here = [](const at::Tensor& tensor) { return is_sharded(tensor) ? local_of(tensor).size(0) : tensor.size(0); };
     const auto num_points = clouds_here(points), num_queries = queries.dim() == 3 ? clouds_here(queries) : -1;
-    // The searches share errors only among ranks with rows of the same cloud, so ranks with different clouds share theirs here.
+    // The searches share errors only among ranks with rows of the same cloud; here ranks with different clouds share
+    // theirs.
     std::string error;
     if (num_queries != num_points || points.size(0) == 0) {
         error = std::string(request.where) + ": points of " + std::to_string(num_points) + " clouds and queries of " +
@@ -259,7 +262,7 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
             error = wrong.what();
         }
     }
-    // Then ranks that hold other rows of the same clouds.
+    // Next, errors are shared among ranks that hold other rows of the same clouds.
     if (!error.empty() || !groups.empty()) throw_together(error, search_group(points, queries));
     std::vector<std::vector<Neighbors>> clouds;
     for (std::int64_t b = 0; b < num_points; ++b) clouds.push_back(search_cloud(request, points, queries, b, num_points - 1 - b));

@@ -33,7 +33,7 @@ struct Cloud {
 };
 
 /// @param error      an error in the function's other arguments; empty if none
-/// @param arguments  these other arguments, to be checked for being the same on every rank
+/// @param arguments  these other arguments, which are checked to be equal on every rank
 Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions, std::string error, const std::vector<std::int64_t>& arguments)
 {
     Cloud cloud;
@@ -56,7 +56,7 @@ Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions,
     return cloud;
 }
 
-/// Own rows as a sample, with `by_id` in ascending order of ids.
+/// A sample of own rows; `by_id` sorts them by id.
 PointSample sample_of(const Cloud& cloud, std::vector<std::int64_t> rows, bool by_id)
 {
     if (by_id) std::sort(rows.begin(), rows.end(), [&](auto a, auto b) { return cloud.ids[a] < cloud.ids[b]; });
@@ -72,7 +72,7 @@ std::string count_error(const char* where, std::int64_t count, std::int64_t num_
     return std::string(where) + ": " + std::to_string(count) + " rows are asked for, there are " + std::to_string(num_points) + ".";
 }
 
-/// A random number for each id, all different.
+/// Distinct random numbers for ids.
 class IdNumbers {
 public:
     explicit IdNumbers(std::uint64_t seed) : start_(RandomNumbers(seed).next()) {}
@@ -82,7 +82,7 @@ private:
     std::uint64_t start_;
 };
 
-/// The `count`-th smallest (from 1) of all ranks' numbers; a radix search with one all-reduce for every eight bits.
+/// The `count`-th smallest (from 1) of all ranks' numbers, by a radix search with one all-reduce for every eight bits.
 std::uint64_t nth_smallest(const std::vector<std::uint64_t>& numbers, std::int64_t count, const RankGroup& group)
 {
     std::uint64_t found = 0;
@@ -109,7 +109,7 @@ struct VoxelCandidate {
     VoxelKey key;
     double distance_squared;  // to the voxel's center
     std::int64_t id;
-    std::int64_t index;  // own row, or position in the message
+    std::int64_t index;  // own row, or index in the message
 
     auto order() const { return std::tuple(key, distance_squared, id); }
 };
@@ -122,7 +122,8 @@ std::vector<VoxelCandidate> nearest_candidates(std::vector<VoxelCandidate> candi
     return candidates;
 }
 
-/// Own rows of the chosen candidates: each voxel is assigned to a rank, which receives all candidates for it and chooses the nearest.
+/// Own rows of the chosen candidates: each voxel is assigned to a rank, which receives all candidates for it and
+/// chooses the nearest.
 std::vector<std::int64_t> agreed_rows(const std::vector<VoxelCandidate>& own, const RankGroup& group)
 {
     std::vector<std::vector<const VoxelCandidate*>> by_rank(group.size());
@@ -187,7 +188,8 @@ PointSample voxel_sample(const at::Tensor& points, double voxel_size)
     if (!(voxel_size > 0) || !std::isfinite(voxel_size))
         error = "voxel_sample: the voxel size is " + std::to_string(voxel_size) + "; it must be positive and finite.";
     const auto cloud = cloud_of("voxel_sample", points, true, error, {std::bit_cast<std::int64_t>(voxel_size)});
-    const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;  // doubles represent integers exactly
+    // Doubles represent these integers exactly.
+    const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;
     throw_together(fits ? "" : "voxel_sample: a coordinate is more than 4e15 voxels from the origin. Use larger voxels.", cloud.group);
     std::vector<VoxelCandidate> candidates;
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
@@ -215,8 +217,8 @@ PointSample poisson_disk_sample(const at::Tensor& points, double radius, std::ui
     const auto* id = ids.const_data_ptr<std::int64_t>();
     const auto* conflicts = is_near.const_data_ptr<bool>();
 
-    // A point is chosen once all points before it that are too near are rejected, and rejected once one of them is chosen. Ranks exchange the states of
-    // ghosts until no point is undecided.
+    // A point is chosen once all earlier points that are too near are rejected, and rejected once one of them is
+    // chosen. Ranks exchange the states of ghosts until no point is undecided.
     enum State : std::uint8_t { Undecided, Chosen, Rejected };
     auto states = at::zeros({cloud.size()}, at::kByte);
     for (bool is_done = false; !is_done;) {
@@ -253,7 +255,7 @@ PointSample farthest_point_sample(const at::Tensor& points, std::int64_t count, 
     }
     const auto cloud = cloud_of("farthest_point_sample", points, true, error, {count, first});
     constexpr double chosen = -1;
-    std::vector<double> distances(cloud.size(), 0);  // squared, to the nearest chosen one
+    std::vector<double> distances(cloud.size(), 0);  // squared distances to the nearest chosen point
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
         if (cloud.ids[i] == first) distances[i] = std::numeric_limits<double>::infinity();
     }
@@ -264,7 +266,7 @@ PointSample farthest_point_sample(const at::Tensor& points, std::int64_t count, 
             if (distances[i] == chosen) continue;
             if (best < 0 || distances[i] > distances[best] || (distances[i] == distances[best] && cloud.ids[i] < cloud.ids[best])) best = i;
         }
-        // Bits of doubles that are not negative, read as integers, have the same order as the doubles.
+        // The bits of non-negative doubles, read as integers, have the same order as the doubles.
         std::array<std::int64_t, 5> offer{-1, 0, 0, 0, 0};
         if (best >= 0) {
             const auto* x = cloud.position(best);

@@ -30,9 +30,10 @@ std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
     return rows.dim() < 1 ? 0 : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
 }
 
-/// Called before rows of `row_bytes` bytes are sent: throws if this rank has an `error`. Before the first exchange of a plan made by `ExchangePlan::find`,
-/// and in debug builds before each, ranks exchange their errors, and all throw together. Other exchanges send rows only: a rank with an error then aborts
-/// its group, so that no other rank waits for it.
+/// Called before rows of `row_bytes` bytes are sent: throws if this rank has an `error`. Before the first exchange of a
+/// plan made by `ExchangePlan::find`, and in debug builds before each, ranks exchange their errors, and all throw
+/// together. Other exchanges send rows only: a rank with an error then aborts its group, so that no other rank waits
+/// for it.
 void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan& plan)
 {
     const auto& group = plan.group();
@@ -58,7 +59,7 @@ void agree_on_rows(const char* where, const at::Tensor& rows, std::int64_t expec
     agree(wrong_rows(where, rows, expected, plan), bytes_of_row(rows, rows.scalar_type()), plan);
 }
 
-/// (rows, ...) in the type in which rows are sent.
+/// Converts (rows, ...) to the type in which rows are sent.
 at::Tensor as_sent(const at::Tensor& rows, std::optional<at::ScalarType> wire_type)
 {
     return wire_type && rows.is_floating_point() ? rows.to(*wire_type) : rows;
@@ -72,13 +73,13 @@ at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
     for (const auto& part : parts) {
         const auto width = part.numel() / std::max<std::int64_t>(1, num_rows);
         const auto flat = part.contiguous().view({num_rows, num_rows == 0 ? c10::multiply_integers(part.sizes().slice(1)) : width});
-        // A copy: for one row or none `contiguous` keeps strides with which a view in another type is refused.
+        // Copied: for one row or none, `contiguous` keeps strides that do not allow a view in another type.
         columns.push_back(same ? flat : at::empty(flat.sizes(), flat.options()).copy_(flat).view(at::kByte));
     }
     return columns.size() == 1 ? columns[0] : at::cat(columns, 1);
 }
 
-/// The inverse of `packed`: one tensor like each of `likes`, of `num_rows` rows and in the types that were sent.
+/// The inverse of `packed`: one tensor like each of `likes`, with `num_rows` rows, in the types that were sent.
 std::vector<at::Tensor> unpacked(const at::Tensor& buffer, const std::vector<at::Tensor>& likes, std::int64_t num_rows)
 {
     if (likes.size() == 1 && buffer.scalar_type() == likes[0].scalar_type()) {  // a view, no copy
@@ -131,7 +132,8 @@ public:
         pending_ = start(buffer_, plan_->receive_counts(), plan_->send_counts(), plan_->group(), received_);
     }
 
-    /// For each owned row the sum of its received ghosts, added in ascending order of ranks; (num_owned, ...), in the type of sums.
+    /// Returns for each owned row the sum of its received ghosts, added in rank order; (num_owned, ...), in the type of
+    /// sums.
     std::vector<at::Tensor> end()
     {
         pending_.wait();
@@ -180,8 +182,9 @@ at::Tensor ghosts_added(const at::Tensor& local, const Plan& plan)
 
 }  // namespace
 
-/// State shared by the two halves of the backward pass. That of `end` runs first and sends the ghosts' gradients; that of `begin` waits for them and adds
-/// them. The backward of everything computed between `begin` and `end` runs meanwhile.
+/// State shared by the two halves of backward. The half for `end` runs first and sends the ghosts' gradients; the half
+/// for `begin` waits for them and adds them. The backward of everything computed between `begin` and `end` runs in
+/// between.
 struct PendingGhosts::Backward {
     std::optional<ReturningGhosts> pending;
     std::vector<at::Tensor> added;  ///< used instead of `pending` if the backward is recorded itself
@@ -206,7 +209,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     }
     if (at::GradMode::is_enabled() && !differentiable.empty()) {
         ghosts.backward_ = std::make_shared<PendingGhosts::Backward>();
-        // On the fields' device, so that its node runs in the order of that device's others.
+        // On the fields' device, so that the engine runs its node in order with the other nodes of that device.
         std::vector<at::Tensor> token{at::empty({0}, differentiable[0].options().requires_grad(false))};
         set_backward(token, differentiable, "GhostExchangeBackward", [backward = ghosts.backward_](const std::vector<at::Tensor>&) {
             if (!backward->added.empty()) return std::exchange(backward->added, {});
@@ -224,7 +227,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
         ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
         return ghosts;
     }
-    // No packed copy: the transport reads the rows from the fields.
+    // No packed copy is made: the transport reads the rows from the fields.
     const RowStream sent(fields.vec(), plan->sent_rows());
     const auto width = fields.size() == 1 ? c10::multiply_integers(fields[0].sizes().slice(1)) : sent.row_bytes();
     ghosts.received_ =
@@ -295,7 +298,8 @@ at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduct
                       .index_reduce_(0, index, unpacked(received, sent, plan->num_sent())[0], reduction == GhostReduction::Max ? "amax" : "amin");
     }
     if (!at::GradMode::is_enabled() || !local.requires_grad()) return extreme;
-    // The mean of the rows that equal the extreme has the right gradient; its value is replaced by the extreme itself, which is not rounded.
+    // The mean of the rows that equal the extreme has the right gradient; its value is replaced by the extreme itself,
+    // which is not rounded.
     const auto chosen = local.detach().eq(with_ghosts(extreme, plan));
     const auto count = ghosts_added(chosen.to(local.scalar_type()), plan);
     const auto shared = ghosts_added(at::where(chosen, local, at::zeros_like(local)), plan) / count;

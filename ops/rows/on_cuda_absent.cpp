@@ -5,7 +5,7 @@ namespace meshard {
 
 void on_cuda(const at::Tensor& tensor, const std::function<void(const CudaExecutor&)>&)
 {
-    with_host_access(tensor.device(), [](const HostExecutor&) {});  // throws: nobody gives the host access to a GPU of CUDA
+    with_host_access(tensor.device(), [](const HostExecutor&) {});  // throws, since the host has no access to CUDA GPUs
 }
 
 }  // namespace meshard

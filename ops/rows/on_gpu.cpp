@@ -21,7 +21,7 @@ HostAccesses& host_accesses()
     return all;
 }
 
-/// Empty if the host does not run the kernels for this type.
+/// Returns an empty function if the host does not run the kernels for this type.
 HostAccess access_to(c10::DeviceType type)
 {
     const std::lock_guard lock(host_accesses().mutex);

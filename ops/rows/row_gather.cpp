@@ -29,7 +29,7 @@ struct Access {
     at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : scatter_rows(values, ids, part.own.size(0)); }
 };
 
-/// The text of an error in the arguments; empty if there is none.
+/// Returns the text of an error in the arguments; empty if there is none.
 std::string error_of(const char* where, const Access& access)
 {
     const auto& [part, wanted, ids, values, routes] = access;

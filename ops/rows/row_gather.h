@@ -5,11 +5,13 @@
 
 namespace meshard {
 
-/// Gather and scatter of rows by global id. A tensor is plain, Replicate, or cut along its first dimension; ids are those of its index map, or row numbers
-/// in the whole. For a cut tensor an owner sends each row once to each rank that wants it, however often its id occurs. `ids` are plain and may differ
-/// from rank to rank, or cut along their only dimension; the results have their layout. All are collective if a tensor is cut.
+/// Gather and scatter of rows by global id. A tensor is plain, Replicate, or cut along its first dimension; ids are
+/// those of its index map, or row numbers in the whole. For a cut tensor an owner sends each row once to each rank that
+/// wants it, however often its id occurs. `ids` are plain and may differ from rank to rank, or cut along their only
+/// dimension; the results have their layout. All are collective if a tensor is cut.
 ///
-/// Keep a connectivity that is used repeatedly as RowRoutes (sharding/exchange/row_routes.h): finding the routes costs more than one exchange.
+/// Store a connectivity that is used repeatedly as RowRoutes (sharding/exchange/row_routes.h): finding the routes costs
+/// more than one exchange.
 ///
 /// @throws InvalidInput on every rank, before rows are sent, if an id is out of range, or if types or shapes do not fit
 

@@ -30,7 +30,7 @@ std::int64_t row_bytes(const at::Tensor& rows)
     return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size());
 }
 
-/// Calls `move(executor, from, to, words)` with rows of two tensors of a GPU as so many words each.
+/// Calls `move(executor, from, to, words)`, where `words` is the number of words in a row of the two GPU tensors.
 template <class Move>
 void move_on_gpu(const at::Tensor& from, at::Tensor& to, const Move& move)
 {
@@ -74,11 +74,12 @@ at::Tensor unpacked_on_gpu(const at::Tensor& values, const at::Tensor& index, st
 at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
 {
     const auto type = values.scalar_type();
-    if (type != at::kFloat && type != at::kDouble) {  // sums of narrow types are rounded once; those of whole numbers have no order
+    // Sums of narrow types are rounded once; the order of integers does not matter.
+    if (type != at::kFloat && type != at::kDouble) {
         if (values.is_floating_point()) return summed_on_gpu(values.to(at::kFloat), index, num_rows).to(type);
         return zeros_for(values, num_rows).index_put_({index}, values, /*accumulate=*/true);
     }
-    // The places of each row's values, in their order.
+    // The indices of each row's values, in their order.
     const auto places = at::argsort(index, /*stable=*/true, 0, /*descending=*/false);
     const auto offsets = at::searchsorted(index.index_select(0, places), at::arange(num_rows + 1, index.options()));
     auto sums = zeros_for(values, num_rows);

@@ -18,14 +18,16 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kNumbersAThread = std::int64_t{64} << 10;  // at least
+// The smallest share of the work for which another thread is used.
+constexpr std::int64_t kNumbersAThread = std::int64_t{64} << 10;
 
 bool are_offsets(const std::int64_t* offsets, std::int64_t count, std::int64_t entries)
 {
     return offsets[0] == 0 && offsets[count - 1] == entries && std::is_sorted(offsets, offsets + count);
 }
 
-/// The offsets, on the values' device. Those of a device are not read by the host, which would have to wait: the device looks itself.
+/// Returns the offsets on the values' device, checked if they are on the host: reading them from a device would make
+/// the host wait; there the kernel checks them.
 at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at::Tensor& offsets)
 {
     const auto entries = values.dim() < 1 ? 0 : values.size(0);
@@ -44,10 +46,12 @@ at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at
 /// The row of each entry.
 at::Tensor rows_of_entries(const at::Tensor& offsets, std::int64_t num_entries)
 {
-    return at::repeat_interleave(offsets.diff(), std::optional(num_entries));  // of known length: nobody waits for the device to tell it
+    // The length is passed, so that the host does not wait for the device.
+    return at::repeat_interleave(offsets.diff(), std::optional(num_entries));
 }
 
-/// By the kernel, values without history: sums in the order of the entries, of narrow types in single precision.
+/// Computes the reduction with the kernel, on values without history: sums in the order of the entries, of narrow types
+/// in float.
 SegmentResult swept_on_gpu(const at::Tensor& values, const at::Tensor& offsets, SegmentSweep kind)
 {
     const auto type = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -112,7 +116,7 @@ at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
                          [offsets, entries = values.size(0)](const at::Tensor& gradient) { return spread(gradient, offsets, entries); });
 }
 
-/// The adjoint: each entry's row, (rows, ...) to (entries, ...).
+/// The adjoint of `sums`: copies each row to its entries, (rows, ...) to (entries, ...).
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets, std::int64_t num_entries)
 {
     return with_backward(take_rows(rows.detach(), rows_of_entries(offsets, num_entries)), rows, "SegmentSpreadBackward",
@@ -128,7 +132,7 @@ at::Tensor extremes(const at::Tensor& values, const at::Tensor& offsets, bool is
     return at::segment_reduce(values.detach().contiguous(), is_max ? "max" : "min", std::nullopt, std::nullopt, offsets, 0, true);
 }
 
-/// `per_row`, (rows), as a factor of (rows, ...).
+/// Reshapes `per_row`, (rows), so that it broadcasts to (rows, ...).
 at::Tensor beside(const at::Tensor& per_row, const at::Tensor& like)
 {
     std::vector<std::int64_t> shape(like.dim(), 1);
@@ -143,7 +147,7 @@ at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, 
     if (!values.is_cpu()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
     const auto rows = rows_of_entries(offsets, values.size(0));
     const auto extreme = extremes(values, offsets, is_max);
-    // A NaN, which is equal to nothing, is its row's extreme.
+    // A NaN, which equals nothing, is the extreme of its row.
     const auto is_extreme = values.detach().eq(extreme.index_select(0, rows)).logical_or_(values.detach().isnan());
     const auto entries = values.size(0);
     const auto places = beside(at::arange(entries, offsets.options()), values).expand(values.sizes());

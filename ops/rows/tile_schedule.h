@@ -15,20 +15,20 @@ struct Tile {
     std::int64_t count = 0;
 };
 
-/// Cuts a batch in tiles of at most `max_points`, smaller if otherwise some threads had no tile.
+/// Divides a batch into tiles of at most `max_points`, or smaller ones if otherwise some threads had no tile.
 std::vector<Tile> cut_tiles(std::int64_t batch, std::int64_t num_points, std::int64_t max_points);
 
 std::int64_t largest_count(const std::vector<Tile>& tiles);
 
-/// Most threads that `run_on_torch_threads` uses: LibTorch's setting.
+/// The most threads that `run_on_torch_threads` uses: LibTorch's setting.
 int max_threads();
 
-/// Calls `work(begin, end, thread)` for ranges of 0 ... count - 1, one on each thread of LibTorch's pool; matrix products inside run on one thread each. The
-/// first exception is thrown again.
+/// Calls `work(begin, end, thread)` for ranges of 0 ... count - 1, one on each thread of LibTorch's pool; matrix
+/// products inside run on one thread each. Rethrows the first exception.
 void run_on_torch_threads(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work);
 
-/// Processes tiles on several threads. Each thread has a worker of its own, which holds its memory and its sums, added up at the end. A thread gets
-/// consecutive tiles, so that sums are the same in every run with the same number of threads.
+/// Processes tiles on several threads. Each thread has its own worker, which holds its memory and its sums, added at
+/// the end. A thread gets consecutive tiles, so that sums are the same in every run with the same number of threads.
 template <class Worker>
 class TileThreads {
 public:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation with statistics over the rows of all ranks. Instance norm uses these operators too, with its samples as channels.
+// Batch normalisation with statistics over the rows of all ranks. Instance norm uses these operators too; its samples
+// are then channels.
 #include "ops/rules/rank_parts.h"
 
 #include <ATen/ATen.h>
@@ -9,12 +10,12 @@ namespace {
 
 /// An input (N, C, ...), its layouts and the shape of its channels.
 struct Channels {
-    AxisLayouts axes;                   // of the input
-    AxisLayouts vector_axes;            // of a vector of one entry a channel
-    std::vector<std::int64_t> dims;     // all but the channels
-    std::vector<std::int64_t> cutting;  // axes that cut one of them
-    std::vector<std::int64_t> shape;    // (1, C here, 1, ...)
-    double count = 0;                   // entries a channel, of the whole
+    AxisLayouts axes;                   // layouts of the input
+    AxisLayouts vector_axes;            // layouts of a vector with one entry for each channel
+    std::vector<std::int64_t> dims;     // all dimensions except the channels
+    std::vector<std::int64_t> cutting;  // axes that cut one of `dims`
+    std::vector<std::int64_t> shape;    // (1, local channels, 1, ...)
+    double count = 0;                   // entries of a channel in the whole
 };
 
 Channels channels_of(const RuleCall& call, const at::Tensor& input)
@@ -38,7 +39,7 @@ at::Tensor own_entries(const RuleCall& call, const Channels& channels, const at:
     return local_of(with_layouts(call, vector, channels.vector_axes)).to(type).view(channels.shape);
 }
 
-/// running = (1 - momentum) running + momentum value, the same on every rank.
+/// Updates running = (1 - momentum) running + momentum value, equally on every rank.
 void update_running(const RuleCall& call, const Channels& channels, const at::Tensor& running, const at::Tensor& value, double momentum)
 {
     if (!running.defined()) return;
@@ -52,8 +53,8 @@ bool is_whole(const at::Tensor& tensor)
     return !is_sharded(tensor) || spec_of(tensor)->is_replicate();
 }
 
-/// op(input, weight?, bias?, running_mean?, running_var?, training, momentum, eps) -> output, save_mean, save_invstd [, reserve]; the form
-/// without running statistics lacks them.
+/// op(input, weight?, bias?, running_mean?, running_var?, training, momentum, eps) -> output, save_mean, save_invstd [,
+/// reserve]; the form without running statistics lacks these arguments.
 void batch_norm(RuleCall& call)
 {
     const bool has_running = call.num_args() == 8;
@@ -93,7 +94,7 @@ void batch_norm(RuleCall& call)
 }
 
 struct BackwardArguments {
-    at::Tensor gradient, input, weight, mean, inverse;  // mean and inverse deviation that the forward pass used
+    at::Tensor gradient, input, weight, mean, inverse;  // mean, inverse: mean and inverse deviation that forward used
     bool training = true;
     std::array<bool, 3> wanted{true, true, true};
 };

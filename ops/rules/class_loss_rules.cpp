@@ -7,7 +7,7 @@
 namespace meshard {
 namespace {
 
-/// Input (N, C, ...) with whole classes, and the target (N, ...) in a matching layout.
+/// Input (N, C, ...) with all classes on every rank, and the target (N, ...) in a matching layout.
 struct Rows {
     at::Tensor input;
     AxisLayouts axes, target_axes;
@@ -19,7 +19,7 @@ Rows rows_of(const RuleCall& call, const at::Tensor& input, const at::Tensor& ta
     Rows rows;
     auto aligned = is_sharded(input) ? input : wrap(input, call.replicated());
     aligned = with_whole_lines(call, aligned, 1);
-    // A replicated input is cut as the target is.
+    // A replicated input is narrowed to the target's layout.
     auto axes = layouts_of(call, aligned);
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (!axes[axis].is_replicate() || !call.layout(target, axis).is_shard()) continue;
@@ -39,8 +39,8 @@ at::Tensor whole_of(const RuleCall& call, const at::Tensor& tensor)
     return tensor.defined() ? local_of(with_layouts(call, tensor, AxisLayouts(call.num_axes()))) : tensor;
 }
 
-/// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> loss, total_weight: the sums of loss and weights over all ranks are reduced in one
-/// message.
+/// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> loss, total_weight. The sums of loss and weights
+/// over all ranks are reduced in one message.
 void nll_loss(RuleCall& call)
 {
     const auto input = call.tensor(0);
@@ -53,7 +53,7 @@ void nll_loss(RuleCall& call)
     if (call.tensor(2).defined()) call.arg(2) = whole_of(call, call.tensor(2));
     if (reduction == at::Reduction::None) return call.run({call.spec(rows.target_axes), call.replicated()});
 
-    // The ranks' sums are of a wide type and rounded once.
+    // The ranks' sums have a wide type and are rounded once.
     const auto type = input.scalar_type();
     const auto options = local_of(rows.input).options().dtype(sum_type(type));
     call.arg(0) = local_of(rows.input).to(options).contiguous();

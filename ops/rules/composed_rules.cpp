@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that can be composed of a few others: they run as those, whose rules support tensors in any layout.
+// Rules that compose an operator of a few others, whose rules support tensors in any layout.
 #include "ops/rules/placement_algebra.h"
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
@@ -58,8 +58,8 @@ at::Tensor weighted_sum(const at::Tensor& self, const at::Tensor& product, const
     return beta.toComplexDouble() == 0.0 ? scaled.expand(at::infer_size(self.sizes(), scaled.sizes())) : self * beta + scaled;
 }
 
-/// _pack_padded_sequence(input, lengths, batch_first): rows of the input. How many sequences each step has follows from the lengths alone and is plain, as the
-/// operators of packed sequences read it.
+/// _pack_padded_sequence(input, lengths, batch_first): the packed rows of the input. The number of sequences in each
+/// step depends on the lengths only and is a plain tensor, as operators on packed sequences need it.
 void pack_padded_sequence(RuleCall& call)
 {
     const bool batch_first = call.arg(2).toBool();
@@ -97,7 +97,7 @@ void trace(RuleCall& call)
     call.finish({call.tensor(0).diagonal().sum()});
 }
 
-/// isin(elements, test_elements, ...): every element by itself, against all.
+/// isin(elements, test_elements, ...): every element is compared with all test elements.
 void isin(RuleCall& call)
 {
     const auto elements = call.tensor(0), among = call.tensor(1);
@@ -127,7 +127,7 @@ void rot90(RuleCall& call)
     }
 }
 
-/// searchsorted(sorted_sequence, self, ...): every value by itself in one sequence.
+/// searchsorted(sorted_sequence, self, ...): every value is searched in the one sequence.
 void searchsorted(RuleCall& call)
 {
     const auto sequence = call.tensor(0), values = call.tensor(1);
@@ -139,7 +139,7 @@ void searchsorted(RuleCall& call)
     call.run({spec});
 }
 
-/// one_hot(self, num_classes): composed of others, it would gather the whole.
+/// one_hot(self, num_classes): composed of other operators it would gather the whole.
 void one_hot(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -152,8 +152,8 @@ void one_hot(RuleCall& call)
     call.finish({tensor.unsqueeze(-1).eq(at::arange(num_classes, local_of(tensor).options())).to(at::kLong)});
 }
 
-/// value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim): what max, sort, topk and alike have picked gets the gradient. Its parts would
-/// make the whole.
+/// value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim): the entries that max, sort, topk and others
+/// have selected get the gradient. Its composition would make the whole on every rank.
 void picked_backward(RuleCall& call)
 {
     const auto sizes = call.arg(3).toIntVector();
@@ -181,7 +181,7 @@ void cummaxmin_backward(RuleCall& call)
     call.finish({at::zeros_like(input).scatter_add(call.arg(3).toInt(), call.tensor(2), call.tensor(0))});
 }
 
-/// addmm_ and alike: the operator of that name without the underscore, then a copy to where it was asked for.
+/// addmm_ and others: the operator without the underscore, then a copy to the target.
 void write_over(RuleCall& call)
 {
     const auto& overload = call.schema().overload_name();
@@ -197,7 +197,7 @@ void write_over(RuleCall& call)
     call.finish({self});
 }
 
-/// An argument whose rows are whole on every rank, in the type in which GPUs compute those of its type.
+/// An argument whose rows are whole on every rank, converted to the type in which GPUs compute.
 at::Tensor wide_rows(const RuleCall& call, std::int64_t i)
 {
     const auto tensor = call.tensor(i);
@@ -206,7 +206,7 @@ at::Tensor wide_rows(const RuleCall& call, std::int64_t i)
     return is_sharded(wide) ? with_whole_lines(call, wide, wide.dim() - 1) : wide;
 }
 
-/// Parts of equal width of each row.
+/// Splits each row into `count` parts of equal width.
 std::vector<at::Tensor> parts_of_rows(const at::Tensor& rows, std::int64_t count)
 {
     const auto width = rows.size(1) / count;
@@ -215,13 +215,14 @@ std::vector<at::Tensor> parts_of_rows(const at::Tensor& rows, std::int64_t count
     return parts;
 }
 
-/// Gates of a cell: products of input or state, with their biases if there are any.
+/// The gates of a cell: products of input or state, with their biases, if any.
 std::vector<at::Tensor> gates_of(const at::Tensor& products, const at::Tensor& bias, std::int64_t count)
 {
     return parts_of_rows(bias.defined() ? products + bias : products, count);
 }
 
-/// _thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias?, hidden_bias?) -> hy, workspace: what GPUs compute in one kernel.
+/// _thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias?, hidden_bias?) -> hy, workspace. GPUs have one
+/// kernel for it.
 void gru_cell(RuleCall& call)
 {
     call.reduce(call.tensors());
@@ -259,7 +260,8 @@ void lstm_cell(RuleCall& call)
     call.finish({(output * cy.tanh()).to(type), cy.to(type), at::cat({input, forget, cell, output}, 1).to(type)});
 }
 
-/// _thnn_fused_lstm_cell_backward_impl(grad_hy?, grad_cy?, cx, cy, workspace, has_bias) -> gradients of the gates, cx, either bias
+/// _thnn_fused_lstm_cell_backward_impl(grad_hy?, grad_cy?, cx, cy, workspace, has_bias) -> gradients of the gates, cx,
+/// and both biases
 void lstm_cell_backward(RuleCall& call)
 {
     if (!call.tensor(0).defined() && !call.tensor(1).defined()) return call.finish({at::Tensor(), at::Tensor(), at::Tensor()});
@@ -296,7 +298,7 @@ const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
 const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
 const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);
 const RuleRegistration r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"},
-                              out_rule);  // parts give `out` another shape
+                              out_rule);  // the local operator would give `out` another shape
 const RuleRegistration
     r_write_over("composed", {"aten::addmm_", "aten::addmv_", "aten::addbmm_", "aten::baddbmm_", "aten::addr_", "aten::cumsum_", "aten::cumprod_"}, write_over);
 

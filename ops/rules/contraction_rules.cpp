@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// einsum and matmul of sharded tensors. LibTorch composes them of one product among views that mostly change nothing, and each view of a sharded tensor costs
-// more than one of a plain tensor. Here the usual contractions of two tensors are composed of the product and those views alone that change something.
+// einsum and matmul of sharded tensors. LibTorch composes them of one product and several views that mostly change
+// nothing, and a view of a sharded tensor costs more than one of a plain tensor. Here the usual contractions of two
+// tensors are composed of the product and only those views that change something.
 #include <ATen/ATen.h>
 #include <ATen/ops/einsum_native.h>
 #include <ATen/ops/matmul_native.h>
@@ -31,7 +32,7 @@ struct Contraction {
     std::string batch, rows, columns, summed;
 };
 
-/// None for an equation of another form.
+/// Returns nothing for an equation of another form.
 std::optional<Contraction> contraction_of(std::string_view equation)
 {
     std::string text(equation);
@@ -59,7 +60,7 @@ std::optional<Contraction> contraction_of(std::string_view equation)
     return c;
 }
 
-/// `tensor` with its dimensions, named by `labels`, in the order of `to`.
+/// Permutes the dimensions of `tensor`, named by `labels`, to the order of `to`.
 at::Tensor in_order(const at::Tensor& tensor, std::string_view labels, std::string_view to)
 {
     if (labels == to) return tensor;
@@ -73,14 +74,14 @@ std::optional<at::Tensor> contracted(const Contraction& c, const at::Tensor& lef
     if (left.dim() != static_cast<std::int64_t>(c.left.size()) || right.dim() != static_cast<std::int64_t>(c.right.size())) return std::nullopt;
     const auto size = [&](char label) { return has_label(c.left, label) ? left.size(c.left.find(label)) : right.size(c.right.find(label)); };
     for (std::size_t d = 0; d < c.right.size(); ++d) {
-        if (right.size(d) != size(c.right[d])) return std::nullopt;  // a single entry is repeated, or an error
+        if (right.size(d) != size(c.right[d])) return std::nullopt;  // a size of one is broadcast, or is an error
     }
     const auto count = [&](std::string_view labels) {
         std::int64_t product = 1;
         for (const auto label : labels) product *= size(label);
         return product;
     };
-    // As one batch, rows, columns and one summed dimension.
+    // Both operands are reshaped to one batch, one row or column and one summed dimension.
     const auto b = count(c.batch), m = count(c.rows), n = count(c.columns), k = count(c.summed);
     const auto in_three = [&](const at::Tensor& tensor, std::int64_t first, std::int64_t second) {
         const auto shape = c.batch.empty() ? at::DimVector{first, second} : at::DimVector{b, first, second};
@@ -106,7 +107,7 @@ at::Tensor einsum(std::string_view equation, at::TensorList operands, at::Option
     return at::native::einsum(equation, operands, path);
 }
 
-/// Batches of equal shape need not be repeated.
+/// matmul without the expansion of batches, which is not needed if they have equal shapes.
 at::Tensor matmul(const at::Tensor& left, const at::Tensor& right)
 {
     const auto num_dims = left.dim();

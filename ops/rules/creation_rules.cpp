@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// New tensors in the shape of a sharded one.
+// New tensors with the shape of a sharded one.
 #include "ops/rules/placement_algebra.h"
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 namespace meshard {
 namespace {
 
-/// zeros_like and alike: cut as the model tensor is; Replicate where that is Partial.
+/// zeros_like and others: the layout of the model tensor, with Replicate in place of Partial.
 void like(RuleCall& call)
 {
     call.keep_strides();
@@ -19,7 +19,8 @@ void like(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-/// new_zeros(self, size) and alike: type and device of self; if the size is self's, cut as self is, else Replicate.
+/// new_zeros(self, size) and others, with type and device of self: the layout of self if the size is self's, else
+/// Replicate.
 void new_tensor(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -30,14 +31,14 @@ void new_tensor(RuleCall& call)
     call.run({spec});
 }
 
-/// new_empty_strided(self, size, stride, ...): autograd copies gradients into such tensors. With self's shape it gets self's layout, pending sums too,
-/// so that the copy sends nothing.
+/// new_empty_strided(self, size, stride, ...): autograd copies gradients into such tensors. With self's shape the
+/// result gets self's layout, pending sums included, so that the copy sends nothing.
 void new_empty_strided(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto size = call.arg(1).toIntVector(), stride = call.arg(2).toIntVector();
     const auto spec = tensor.sizes() == c10::IntArrayRef(size) ? spec_of(tensor) : call.replicated();
-    std::vector<std::int64_t> order(size.size());  // of the dimensions in memory, from the outermost
+    std::vector<std::int64_t> order(size.size());  // dimensions in the order of memory, from the outermost
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return stride[a] > stride[b]; });
     const auto shape = spec->local_shape(size);

@@ -9,7 +9,8 @@
 namespace meshard {
 namespace {
 
-constexpr std::size_t kMaxNotes = 4096;  // for each device mesh; with more, all are dropped, on every rank in the same call
+// For each device mesh; beyond it all entries are dropped, on every rank in the same call.
+constexpr std::size_t kMaxNotes = 4096;
 
 struct Notes {
     std::weak_ptr<const DeviceMesh> mesh;

@@ -7,9 +7,10 @@
 
 namespace meshard {
 
-/// Stores the layout of the input of a selection (slice, select, max along a dimension). Its backward operator gets the sizes of that input but not its layout.
-/// Forward rules store it here, and backward rules give their result the same layout, so that no redistribution is needed where gradients are added. Every
-/// layout would be correct: this one is the cheapest. One entry for each device mesh and sizes, the latest; the same on every rank.
+/// Stores the layout of the input of a selection (slice, select, max along a dimension), whose backward operator gets
+/// the sizes of that input but not its layout. Backward rules give their result the stored layout, so that no
+/// redistribution is needed where gradients are added. Any layout would be correct; this one is the cheapest. Keeps the
+/// latest entry for each device mesh and sizes; equal on every rank.
 void remember_cut(const at::Tensor& tensor);
 
 /// The layouts stored last for these sizes, if any.

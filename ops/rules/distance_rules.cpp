@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distances between all rows of two sets: cut along the rows of one of them, the other whole.
+// Distances between all rows of two sets: one set is cut along its rows, the other whole.
 #include "ops/rules/rank_parts.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@ struct Distances {
     AxisLayouts left_gradient;
 };
 
-/// `result` (may be null): the given layouts of the distances, for the gradient.
+/// @param result   the layouts that the distances must have, for the gradient; may be null
 std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, const at::Tensor& right, const at::Tensor* distances)
 {
     const auto n = left.dim();
@@ -24,7 +24,7 @@ std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, cons
     Distances d{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes())};
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto &l = call.layout(left, axis), &r = call.layout(right, axis);
-        auto cut = AxisLayout{};  // as the distances'
+        auto cut = AxisLayout{};  // the same cut for the distances
         if (distances) {
             cut = call.layout(*distances, axis);
         } else if (l.is_shard() && l.placement.dim < n - 1) {
@@ -50,7 +50,8 @@ std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, cons
     return d;
 }
 
-/// _cdist_forward(x1, x2, p, compute_mode), and _euclidean_dist(x1, x2), which cdist calls in its place for norm 2 and more than 25 rows
+/// _cdist_forward(x1, x2, p, compute_mode), and _euclidean_dist(x1, x2), which cdist uses for norm 2 and more than 25
+/// rows
 void distances(RuleCall& call)
 {
     const auto left = call.tensor(0), right = call.tensor(1);
@@ -62,7 +63,7 @@ void distances(RuleCall& call)
     call.run({call.spec(way->result)});
 }
 
-/// _cdist_backward(grad, x1, x2, p, cdist) -> gradient of x1: a sum over the rows of x2, pending where those are cut.
+/// _cdist_backward(grad, x1, x2, p, cdist) -> gradient of x1: a sum over the rows of x2, pending if these are cut.
 void distances_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0), left = call.tensor(1), right = call.tensor(2), found = call.tensor(4);

@@ -23,7 +23,7 @@ bool any_cut(const RuleCall& call)
     return false;
 }
 
-/// The whole, with the strides of the caller's tensor, since the order of a kernel's sums may depend on them.
+/// The whole with the strides of the caller's tensor, on which the order of a kernel's sums may depend.
 at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
 {
     if (!is_sharded(tensor) || !spec_of(tensor)->has_shard()) return tensor;
@@ -33,7 +33,7 @@ at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
     return wrap(copy.copy_(whole), replicated);
 }
 
-/// Every rank computes the whole; on devices in one order.
+/// Every rank computes the whole; on devices in a fixed order.
 bool gather_whole(RuleCall& call)
 {
     const auto form = lies_on_device(call) ? find_fixed_order(call.name()) : nullptr;
@@ -57,7 +57,7 @@ bool gather_whole(RuleCall& call)
     return true;
 }
 
-/// The same, if `input` is cut along dimension `first` or one behind it.
+/// `gather_whole` if `input` is cut along dimension `first` or a later one.
 bool gather_from(RuleCall& call, const at::Tensor& input, std::int64_t first)
 {
     std::vector<std::int64_t> dims(std::max<std::int64_t>(0, input.dim() - first));
@@ -65,8 +65,8 @@ bool gather_from(RuleCall& call, const at::Tensor& input, std::int64_t first)
     return cuts_any(call, input, dims) && gather_whole(call);
 }
 
-/// If `input` is cut at or behind the first dimension that argument `arg` names (none: all): the order of a kernel's sums may depend on the number of adjacent
-/// lines.
+/// `gather_whole` if the tensor is cut at or after the first dimension in argument `arg` (none: all dimensions): the
+/// order of a kernel's sums may depend on the number of adjacent lines.
 bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
 {
     const auto input = call.tensor(tensor);
@@ -80,7 +80,7 @@ bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
     return gather_from(call, input, first);
 }
 
-/// native_layer_norm(input, normalized_shape, ...): each line is normalised by itself.
+/// native_layer_norm(input, normalized_shape, ...): gathers if lines are cut; each line is normalised by itself.
 bool gather_lines(RuleCall& call)
 {
     const auto input = call.tensor(0);
@@ -108,7 +108,7 @@ std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tens
     return groups;
 }
 
-/// sum(self), sum(self, dims?, keepdim), and mean: `is_mean` divides by the whole's count.
+/// sum(self), sum(self, dims?, keepdim), and mean: `is_mean` divides by the number of entries of the whole.
 bool sum_or_mean(RuleCall& call, bool is_mean)
 {
     const auto tensor = call.tensor(0);
@@ -142,7 +142,7 @@ bool mean_exactly(RuleCall& call)
     return sum_or_mean(call, true);
 }
 
-/// op(input, target, reduction, ...): value by value, then an exact sum.
+/// op(input, target, reduction, ...): entry by entry, then an exact sum.
 bool loss_exactly(RuleCall& call)
 {
     const auto input = call.tensor(0), target = call.tensor(1);
@@ -164,7 +164,7 @@ bool loss_exactly(RuleCall& call)
     return true;
 }
 
-/// As the ordinary products name dimensions: batch b, rows m, columns n, contracted k.
+/// Labels as in the ordinary products: batch b, rows m, columns n, contracted k.
 bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels, std::string_view right_labels,
              std::string_view out_labels, std::int64_t bias_arg = -1)
 {
@@ -253,7 +253,7 @@ const ExactRuleRegistration exact_gather({"aten::norm", "aten::prod", "aten::unf
                                           "aten::index_add_", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add",
                                           "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"},
                                          gather_whole);
-// Families whose operators all add over neighbours, samples or lines, in an order that may depend on the cut.
+// All operators of these families add over neighbours, samples or lines, in an order that may depend on the sharding.
 const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation", "losses", "matrix products",
                                           "normalisation", "padding", "pooling", "rearrangement", "running sums"},
                                          gather_whole);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fourier transforms: a transformed dimension must be whole; a cut of it is moved to another dimension, and back afterwards.
+// Fourier transforms: a transformed dimension must be whole; its sharding is moved to another dimension, and back
+// afterwards.
 #include "ops/rules/rank_parts.h"
 
 #include <ATen/ATen.h>
@@ -7,7 +8,7 @@
 namespace meshard {
 namespace {
 
-/// Cuts the transformed dimensions as before if their sizes are the same; evenly if not.
+/// Shards the transformed dimensions as before if their sizes are the same, otherwise evenly.
 AxisLayouts back_to(const RuleCall& call, const AxisLayouts& before, c10::IntArrayRef sizes)
 {
     auto axes = before;
@@ -44,8 +45,8 @@ void transform(RuleCall& call)
     call.push({with_layouts(call, result, back_to(call, before, result.sizes()))});
 }
 
-// LibTorch 2.11 composes these so that a transform along one dimension alone is never written to the given tensor: the two arguments of the last operator are
-// exchanged.
+// LibTorch 2.11 composes these such that a transform along one dimension is never written to the given tensor: the two
+// arguments of the last operator are swapped.
 const RuleRegistration r_given("shortcuts", {"aten::fft_ihfft2.out", "aten::fft_ihfftn.out"}, out_rule);
 const RuleRegistration r_fourier("Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"}, transform);
 

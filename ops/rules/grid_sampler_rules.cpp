@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling an image at given positions: every rank samples at its own positions, or its own samples and channels; the image's grid is whole.
+// Sampling of an image at given positions: every rank samples at its own positions, or its own samples and channels;
+// the image's grid must be whole.
 #include "ops/rules/rank_parts.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Group normalisation with samples, channels or positions cut, within a group too.
+// Group normalisation with samples, channels or positions cut, also within a group.
 #include "ops/rules/rank_parts.h"
 
 #include <ATen/ATen.h>
@@ -8,12 +8,12 @@ namespace meshard {
 namespace {
 
 struct Groups {
-    AxisLayouts axes;                       // of the input (N, C, ...)
-    std::vector<std::int64_t> positions;    // dimensions behind the channels
-    std::int64_t samples = 0;               // here
-    std::int64_t channels = 0, groups = 0;  // of the whole
-    double count = 0;                       // entries a group, of the whole
-    AxisLayouts sample_axes;                // of a tensor (N, ...) that has no other cut
+    AxisLayouts axes;                       // layouts of the input (N, C, ...)
+    std::vector<std::int64_t> positions;    // dimensions after the channels
+    std::int64_t samples = 0;               // local number
+    std::int64_t channels = 0, groups = 0;  // numbers of the whole
+    double count = 0;                       // entries of a group in the whole
+    AxisLayouts sample_axes;                // layouts of a tensor (N, ...) that is cut along samples only
 };
 
 Groups groups_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_groups)
@@ -31,14 +31,14 @@ Groups groups_of(const RuleCall& call, const at::Tensor& input, std::int64_t num
     return g;
 }
 
-/// (2, N here, C here) to (2, N here, C): two numbers a channel, gathered where channels are cut.
+/// (2, local N, local C) to (2, local N, C): two numbers for each channel, gathered if channels are cut.
 at::Tensor of_all_channels(const RuleCall& call, const Groups& g, const at::Tensor& pair)
 {
     const auto axes = map_dims(replaced(g.axes, g.positions, {}), [](std::int64_t dim) { return dim + 1; });
     return local_of(with_whole_dims(call, wrap(pair, call.spec(axes)), {2}));
 }
 
-/// (N here, C) to (N here, C here, 1, ...)
+/// (local N, C) to (local N, local C, 1, ...)
 at::Tensor meet_input(const RuleCall& call, const Groups& g, const at::Tensor& by_channel, std::int64_t num_dims)
 {
     const auto local = local_of(with_layouts(call, wrap(by_channel, call.spec(g.sample_axes)), replaced(g.axes, g.positions, {})));
@@ -64,7 +64,7 @@ void group_norm(RuleCall& call)
     const auto x = local_of(input);
     const auto type = sum_type(input.scalar_type());
 
-    // Moments of each channel over all positions, then of the groups over their channels.
+    // Moments of each channel over all positions, then of each group over its channels.
     at::Tensor pair;
     if (g.positions.empty()) {
         pair = at::stack({x.to(at::kDouble), at::zeros_like(x, at::kDouble)});
@@ -75,7 +75,7 @@ void group_norm(RuleCall& call)
     pair = of_all_channels(call, g, pair).reshape({2, g.samples, g.groups, g.channels / g.groups});
     const auto mean = pair[0].mean(2, true);
     const auto variance = (pair[1] + (pair[0] - mean).square()).mean(2, true);
-    const auto inverse = (variance + eps).rsqrt();  // (N here, groups, 1)
+    const auto inverse = (variance + eps).rsqrt();  // (local N, groups, 1)
 
     const auto by_channel = [&](const at::Tensor& by_group) {
         return by_group.expand({g.samples, g.groups, g.channels / g.groups}).reshape({g.samples, g.channels});
@@ -91,8 +91,9 @@ void group_norm(RuleCall& call)
 
 /// native_group_norm_backward(grad_out, input, mean, rstd, weight?, N, C, HxW, group, output_mask)
 ///
-/// With h = (x - mean) rstd and n entries a group: grad_input = rstd (w g - mean over the group of (w g) - h mean over the group of (w g h)).
-/// The two sums of each channel are sent in one message for an axis that cuts positions, and one for an axis that cuts channels.
+/// With h = (x - mean) rstd: grad_input = rstd (w g - mean over the group of (w g) - h mean over the group of (w g h)).
+/// The two sums of each channel are sent in one message for an axis that cuts positions, and one for an axis that cuts
+/// channels.
 void group_norm_backward(RuleCall& call)
 {
     const auto input = call.tensor(1), weight = call.tensor(4);
@@ -117,18 +118,19 @@ void group_norm_backward(RuleCall& call)
         pair = pair.sum(dims);
     }
     sum_over_axes(call, axes_cutting(call, input, g.positions), pair);
-    pair = of_all_channels(call, g, pair);  // (2, N here, C)
+    pair = of_all_channels(call, g, pair);  // (2, local N, C)
 
     at::Tensor grad_input, grad_weight, grad_bias;
     if (mask[0]) {
         const auto w = weight.defined() ? whole_vector(call, weight, type) : at::ones({g.channels}, x.options());
-        const auto means = (pair * w).reshape({2, g.samples, g.groups, g.channels / g.groups}).sum(3) / g.count;  // (2, N here, groups)
+        // (2, local N, groups).
+        const auto means = (pair * w).reshape({2, g.samples, g.groups, g.channels / g.groups}).sum(3) / g.count;
         const auto own_w = meet_input(call, g, w.expand({g.samples, g.channels}), num_dims);
         auto local = gradient * own_w - meet_input(call, g, by_channel(means[0]), num_dims) - h * meet_input(call, g, by_channel(means[1]), num_dims);
         local = local * meet_input(call, g, by_channel(inverse), num_dims);
         grad_input = wrap(local.to(input.scalar_type()), call.spec(g.axes));
     }
-    // Sums over samples: pending where those are cut.
+    // Sums over samples are pending if samples are cut.
     auto sums = g.sample_axes;
     for (auto& axis : sums) {
         if (axis.is_shard()) axis = {Partial(), nullptr, 1};

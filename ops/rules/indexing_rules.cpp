@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows gathered by index: index_select, embeddings.
+// Gathering and writing rows by index: index_select, index, embeddings.
 #include "ops/rules/masked_rows.h"
 #include "ops/rules/own_rows.h"
 #include "ops/rules/rank_parts.h"
@@ -12,7 +12,8 @@
 namespace meshard {
 namespace {
 
-/// Rows `index` (whole on every rank of `axis`) along `dim` of a tensor that `axis` cuts along it: those that this rank holds, zeros for the others.
+/// Gathers the rows `index` (whole on every rank of `axis`) along `dim` of a tensor that `axis` cuts along it: rows
+/// that this rank holds, zeros for the others.
 at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim, const at::Tensor& index)
 {
     auto shape = local.sizes().vec();
@@ -24,8 +25,9 @@ at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const Axis
     return local.index_select(dim, own.here).masked_fill_(own.held.logical_not().view(along), 0);
 }
 
-/// How `source` (rows along `dim`) and an index of any shape are to lie so that rows can be picked locally, and how the result lies, the index's
-/// dimensions standing where `dim` was. Where the rows themselves are cut the result is a pending sum.
+/// Layouts of `source` (rows along `dim`) and of an index of any shape with which rows can be gathered locally, and of
+/// the result, in which the index's dimensions replace `dim`. If the rows themselves are cut, the result is a pending
+/// sum.
 struct Picking {
     AxisLayouts index, result;
     std::int64_t row_axis = -1;
@@ -64,7 +66,7 @@ void index_select(RuleCall& call)
     auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
     if (p.row_axis < 0 || can_sum(tensor)) return call.finish({wrap(result, call.spec(p.result))});
 
-    // Integers are not left as a pending sum: each row is reduced from the rank that holds it.
+    // A pending sum of integers is reduced at once; only one rank has a value other than zero for each row.
     auto sum = result.to(at::kLong);
     sum_over_axes(call, {p.row_axis}, sum);
     p.result[p.row_axis] = {};
@@ -97,22 +99,22 @@ SingleIndex single_index(const c10::IValue& indices)
     return single;
 }
 
-/// LibTorch takes indices of the CPU for tensors of any device: here they are copied to it.
+/// LibTorch accepts CPU indices for tensors of any device: here they are copied to it.
 void move_indices(RuleCall& call)
 {
     const auto device = call.tensor(0).device();
     map_tensors(call.arg(1), [&](const at::Tensor& index) { return index.is_cpu() && !device.is_cpu() ? index.to(device) : index; });
 }
 
-/// Counted from the end where negative, as `index` and `index_put` allow.
+/// Converts negative indices, which count from the end in `index` and `index_put`.
 at::Tensor from_the_front(const at::Tensor& index, std::int64_t size)
 {
     return at::where(index.lt(0), index + size, index);
 }
 
-/// Indices for several neighbouring dimensions, `x[:, i, j]`, as one for these dimensions flattened.
+/// Indices for several neighbouring dimensions, `x[:, i, j]`, as one index for these dimensions flattened.
 struct FlatIndex {
-    std::vector<std::int64_t> shape;  ///< of the tensor, flattened there
+    std::vector<std::int64_t> shape;  ///< shape of the tensor with these dimensions flattened
     c10::List<std::optional<at::Tensor>> indices;
 };
 
@@ -174,7 +176,8 @@ void index(RuleCall& call)
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 
-/// _index_put_impl_ and index_put_ (self, indices, values, accumulate, ...) with one index: every rank writes the rows that it holds.
+/// _index_put_impl_ and index_put_ (self, indices, values, accumulate, ...) with one index: every rank writes the rows
+/// that it holds.
 void index_put(RuleCall& call)
 {
     move_indices(call);
@@ -203,7 +206,8 @@ void index_put(RuleCall& call)
             row_axis = axis;
             continue;
         }
-        // The values' dimensions, counted from the last, are those of what is written to; one of a single entry is broadcast.
+        // The values' dimensions, counted from the last, are those of the written entries; a dimension of size one is
+        // broadcast.
         const auto place = values.dim() - (tensor.dim() - 1 + index_dims) + (cut < dim ? cut : cut - 1 + index_dims);
         if (place < 0 || values.size(place) == 1) continue;
         value_axes[axis] = axes[axis];
@@ -244,7 +248,8 @@ void embedding(RuleCall& call)
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 
-/// embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq): a sum over the indices, pending where those are cut.
+/// embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq): a sum over the indices,
+/// pending if these are cut.
 void embedding_backward(RuleCall& call)
 {
     const auto indices = call.tensor(1);
@@ -262,13 +267,14 @@ void embedding_backward(RuleCall& call)
         if (axes[axis].placement.dim == channels) {
             result[axis].placement.dim = 1;
         } else {
-            if (call.arg(4).toBool()) return gathered_rule(call);  // scaled by the number of times that an index occurs in the whole
+            // Gradients are scaled by the number of occurrences of an index in the whole.
+            if (call.arg(4).toBool()) return gathered_rule(call);
             index_axes[axis] = axes[axis];
             result[axis] = {Partial(), nullptr, 1};
         }
     }
     const auto gradient = local_of(with_layouts(call, call.tensor(0), axes)), index = local_of(with_layouts(call, indices, index_axes));
-    if (gradient.numel() == 0)  // LibTorch's kernel for GPUs reads an index where there is none
+    if (gradient.numel() == 0)  // LibTorch's GPU kernel reads an index even if there is none
         return call.finish({wrap(at::zeros({call.arg(2).toInt(), gradient.size(-1)}, gradient.options()), call.spec(result))});
     call.arg(0) = gradient;
     call.arg(1) = index;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that concatenate tensors, or copies of one.
+// Operators that concatenate tensors or repeat one.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
 
@@ -10,8 +10,9 @@
 namespace meshard {
 namespace {
 
-/// Joined along the dimension that `axis` cuts. Each rank is to hold as many rows of the result as it holds of the operands together; every
-/// operand is cut where the borders fall, and what a rank then holds of all of them, one after the other, is its part.
+/// Concatenates tensors along the dimension that `axis` cuts. Each rank gets as many rows of the result as it holds of
+/// the operands together: every operand is redistributed along these boundaries, and a rank's parts of all operands are
+/// then concatenated.
 void join_cut(RuleCall& call, const std::vector<at::Tensor>& tensors, std::int64_t dim, AxisLayouts axes, std::int64_t axis)
 {
     const auto ranks = call.device_mesh()->size(axis);
@@ -23,7 +24,7 @@ void join_cut(RuleCall& call, const std::vector<at::Tensor>& tensors, std::int64
         for (std::int64_t r = 0; r < ranks; ++r) (*extents)[r] += cut ? layout.blocks * (*layout.extents)[r] : even[r];
     }
     c10::List<at::Tensor> locals;
-    std::int64_t begin = 0;  // of the operand, in the result
+    std::int64_t begin = 0;  // offset of the operand in the result
     for (const auto& tensor : tensors) {
         const auto end = begin + tensor.size(dim);
         auto own = std::make_shared<Extents>();
@@ -51,7 +52,7 @@ void join(RuleCall& call)
     const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);
     const auto dim = from_front(call.arg(1).toInt(), num_dims);
 
-    bool mixed = false;  // some operands are pending and others not: reduce all
+    bool mixed = false;  // some operands are pending and others not: all are reduced
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         std::size_t pending = 0;
         for (const auto& tensor : tensors) pending += call.layout(tensor, axis).is_partial();
@@ -83,7 +84,8 @@ void join(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-/// repeat(self, repeats): the result has one more block of the cut rows for every repetition. Pending sums are added up first, as in `expand`.
+/// repeat(self, repeats): the result has one more block of the cut rows for every repetition. Pending sums are reduced
+/// first, as in `expand`.
 void repeat(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -100,11 +102,12 @@ void repeat(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-// --- of tensors that all have the same layout, without boxes ----------------------------------------------------------
+// --- direct kernels for tensors that all have the same layout
+// ----------------------------------------------------------
 
 struct AlikeParts {
     std::vector<at::Tensor> locals;
-    SpecPtr spec;  // null where the tensors differ
+    SpecPtr spec;  // null if the layouts differ
     std::int64_t num_dims = 0;
 };
 
@@ -123,7 +126,7 @@ AlikeParts alike_parts(const Tensors& tensors)
     return parts;
 }
 
-/// Along a dimension that every rank holds whole.
+/// Concatenates along a dimension that every rank holds whole.
 std::optional<at::Tensor> direct_cat(const at::ITensorListRef& tensors, std::int64_t dim)
 {
     const auto parts = alike_parts(tensors);

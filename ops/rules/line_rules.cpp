@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that work along lines of one dimension: running sums, sorting, order statistics, flips.
+// Operators that work along the lines of one dimension: running sums, sorting, order statistics, flips.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/exact_mode.h"
 
@@ -8,7 +8,8 @@
 namespace meshard {
 namespace {
 
-/// median(self, dim, keepdim) and nanmedian of whole lines, by sorting them: of equal values the first, where GPUs name any of them.
+/// median(self, dim, keepdim) and nanmedian of whole lines, by sorting: among equal values the first is chosen, where
+/// GPU kernels choose any.
 torch::jit::Stack sorted_medians(const RuleCall& call, const at::Tensor& lines)
 {
     const auto dim = call.arg(1).toInt(), n = lines.size(dim);
@@ -22,7 +23,7 @@ torch::jit::Stack sorted_medians(const RuleCall& call, const at::Tensor& lines)
     return {picked(sorted), picked(order)};
 }
 
-/// Gathers the lines along the dimensions `dims`; results of the same size get the input's layout again.
+/// Gathers the lines along dimension `dim`; results of the same size get the input's layout again.
 void with_lines(RuleCall& call, std::int64_t dim)
 {
     const auto tensor = call.tensor(0);
@@ -59,7 +60,7 @@ void along_dim(RuleCall& call)
     with_lines(call, from_front(call.arg(arg).toInt(), tensor.dim()));
 }
 
-/// flip(self, dims), roll(self, shifts, dims): dimension by dimension.
+/// flip(self, dims), roll(self, shifts, dims): one dimension after the other.
 void along_dims(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -79,7 +80,8 @@ void along_dims(RuleCall& call)
     call.finish({with_layouts(call, value, before)});
 }
 
-/// cumsum, cumprod (self, dim, dtype?): a rank's rows start from the sum, or product, of the lower ranks' totals, which are sent in one message.
+/// cumsum, cumprod (self, dim, dtype?): a rank's rows start from the sum, or product, of the lower ranks' totals, which
+/// are sent in one message.
 template <bool kProduct>
 void cumulative(RuleCall& call)
 {

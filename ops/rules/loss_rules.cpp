@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-/// Input and target in one layout: that of the one that is cut.
+/// Converts input and target to one layout: that of the one that is cut.
 SpecPtr bring_in_line(RuleCall& call, std::int64_t input_arg, std::int64_t target_arg)
 {
     auto input = call.tensor(input_arg), target = call.tensor(target_arg);
@@ -28,7 +28,7 @@ SpecPtr bring_in_line(RuleCall& call, std::int64_t input_arg, std::int64_t targe
     return call.spec(axes);
 }
 
-/// The mean is the sum of all ranks over the whole's count, not a mean of means.
+/// The mean is the sum over all ranks divided by the number of entries of the whole, not a mean of means.
 void loss(RuleCall& call)
 {
     const auto count = call.tensor(0).numel();
@@ -46,13 +46,14 @@ void loss(RuleCall& call)
     call.push({wrap(total, call.spec(axes))});
 }
 
-/// op_backward(grad_output, input, target, reduction, ...): of a mean, the gradient over the whole's count.
+/// op_backward(grad_output, input, target, reduction, ...): the gradient of a mean is divided by the number of entries
+/// of the whole.
 void loss_backward(RuleCall& call)
 {
     const auto count = call.tensor(1).numel();
     const auto reduction = call.arg(3).toInt();
     auto gradient = call.tensor(0);
-    const bool by_entries = gradient.sizes() == call.tensor(1).sizes();  // otherwise a single number, or a tensor to be broadcast
+    const bool by_entries = gradient.sizes() == call.tensor(1).sizes();  // otherwise a number, or a tensor to broadcast
     if (!by_entries && gradient.dim() > 0) return gathered_rule(call);
     const auto spec = bring_in_line(call, 1, 2);
     call.reduce({gradient});
@@ -68,7 +69,8 @@ void loss_backward(RuleCall& call)
     call.run({spec});
 }
 
-/// Converts arguments of the same shape to one layout, also those with a single entry, which pointwise rules would take for one to be broadcast.
+/// Converts arguments of the same shape to one layout, also those with a single entry, which pointwise rules would
+/// broadcast.
 void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
 {
     AxisLayouts axes(call.num_axes());
@@ -85,7 +87,8 @@ void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
     }
 }
 
-/// Losses with weights that broadcast, op(input, target, ..., reduction): entry by entry, then a sum of a tensor with the input's layout.
+/// Losses with weights that broadcast, op(input, target, ..., reduction): computed entry by entry, then summed with the
+/// input's layout.
 void loss_by_entries(RuleCall& call)
 {
     const auto last = call.num_args() - 1;

@@ -10,12 +10,14 @@
 namespace meshard {
 namespace {
 
-/// A mask over the dimensions `dim` to `dim + mask.dim()` of a tensor, and the layouts of both with which each rank finds its own entries.
+/// A mask over the dimensions `dim` to `dim + mask.dim()` of a tensor, and the layouts of both for which each rank
+/// selects from its own entries.
 struct Masking {
     at::Tensor mask;
     std::int64_t dim = 0;
-    AxisLayouts tensor_axes, mask_axes, result;  // the result's but for `row_axis`
-    std::int64_t row_axis = -1;                  // the axis that cuts the dimensions that the mask covers
+    // the layout of `result` on `row_axis` follows from the counts.
+    AxisLayouts tensor_axes, mask_axes, result;
+    std::int64_t row_axis = -1;  // axis that cuts the dimensions of the mask
 };
 
 std::optional<Masking> masking(const RuleCall& call, const at::Tensor& tensor, const c10::IValue& indices)
@@ -88,12 +90,14 @@ bool index_put_by_mask(RuleCall& call)
     auto m = masking(call, tensor, call.arg(1));
     if (!m) return false;
     const auto result_dims = tensor.dim() - m->mask.dim() + 1;
-    const auto position_of = [&](std::int64_t dim) { return values.dim() - result_dims + dim; };  // counted from the last, as broadcasting does
+    // Counted from the last, as in broadcasting.
+    const auto position_of = [&](std::int64_t dim) { return values.dim() - result_dims + dim; };
     const auto indices = own_indices(call, *m);
     if (m->row_axis >= 0) {
         const auto position = position_of(m->dim);
         const auto layout = found_layout(call, *m, indices.get(m->dim)->sum().item<std::int64_t>());
-        if (position >= 0 && values.size(position) != 1 && values.size(position) != layout.total()) return false;  // the operator itself throws
+        // The operator itself throws.
+        if (position >= 0 && values.size(position) != 1 && values.size(position) != layout.total()) return false;
         m->result[m->row_axis] = layout;
     }
     for (auto& axis : m->result) {

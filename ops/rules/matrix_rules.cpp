@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Determinants, inverses, decompositions and solutions of many small matrices, a tensor at every point: each matrix by itself, so cuts between
-// matrices stay. A cut through the matrices themselves gathers.
+// Determinants, inverses, decompositions and solutions of many small matrices, such as a tensor at every point. Each
+// matrix is processed by itself, so that matrices may be cut among ranks; a cut within the matrices is gathered.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
 
@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-/// Results that were not requested: empty, not one matrix for each point.
+/// Returns whether a result was not requested: it is then empty, without one matrix for each point.
 bool is_left_out(const RuleCall& call, std::size_t result)
 {
     if (call.name() == "aten::_linalg_svd") return !call.arg(2).toBool() && result != 1;
@@ -17,21 +17,21 @@ bool is_left_out(const RuleCall& call, std::size_t result)
     return call.name() == "aten::_linalg_eigh" && !call.arg(2).toBool() && result == 1;
 }
 
-/// The local part with the strides of the caller's tensor: LibTorch computes the factors of the transpose for a determinant if that is
-/// contiguous, and so does its gradient, which gets the caller's tensor.
+/// The local part with the strides of the caller's tensor: for a determinant LibTorch computes the factors of the
+/// transpose if that is contiguous, and so does its gradient, which gets the caller's tensor.
 at::Tensor as_shown(const at::Tensor& shown, const at::Tensor& local)
 {
     if (shown.is_contiguous()) return local.contiguous();
     return local.is_contiguous() ? local.mT().contiguous().mT() : local;
 }
 
-/// op(matrices, ...), further tensors with as many matrices, vectors or pivots.
+/// op(matrices, ...); other tensors have equally many matrices, vectors or pivots.
 void matrix_by_matrix(RuleCall& call)
 {
     const auto first = call.tensor(0);
     const auto num_outer = first.dim() - 2;
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
-        // An error must be thrown on every rank: all compute the whole.
+        // An error must be thrown on every rank: then all compute the whole.
         if (call.schema().arguments()[i].name() == "check_errors" && call.arg(i).toBool()) return gathered_rule(call);
         const auto tensor = call.tensor(i);
         if (!tensor.defined()) continue;
@@ -62,7 +62,7 @@ void matrix_by_matrix(RuleCall& call)
     call.push(std::move(results));
 }
 
-/// diag_embed(self, offset, dim1, dim2): lines that become diagonals of matrices.
+/// diag_embed(self, offset, dim1, dim2): lines become diagonals of matrices.
 void diagonals(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -75,7 +75,8 @@ void diagonals(RuleCall& call)
     call.run({spec});
 }
 
-/// _linalg_check_errors(info, api_name, is_matrix): throws on every rank if one of them has a matrix for which the operator failed.
+/// _linalg_check_errors(info, api_name, is_matrix): throws on every rank if the operator has failed for a matrix of any
+/// rank.
 void check_errors(RuleCall& call)
 {
     const auto info = call.tensor(0);

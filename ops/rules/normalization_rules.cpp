@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation over any of the last dimensions, cut ones included.
+// Layer normalisation over any number of last dimensions, which may be cut.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
 
@@ -12,12 +12,12 @@ namespace {
 
 /// The normalised dimensions, and the layouts of input, statistics and weights.
 struct Lines {
-    std::int64_t outer = 0;          // number of the dimensions before the normalised ones
-    std::vector<std::int64_t> dims;  // the normalised ones
-    AxisLayouts axes;                // of the input
-    AxisLayouts line_axes;           // of one number a line
-    AxisLayouts weight_axes;         // of weight and bias
-    double count = 1;                // entries a line, of the whole
+    std::int64_t outer = 0;          // number of dimensions before the normalised ones
+    std::vector<std::int64_t> dims;  // the normalised dimensions
+    AxisLayouts axes;                // layouts of the input
+    AxisLayouts line_axes;           // layouts of one number for each line
+    AxisLayouts weight_axes;         // layouts of weight and bias
+    double count = 1;                // entries of a line in the whole
 };
 
 Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
@@ -35,7 +35,7 @@ Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_n
     return lines;
 }
 
-/// Lines whole on every rank, the usual case: the operator itself does the rest.
+/// Returns whether lines are whole on every rank, the usual case, in which the operator itself is sufficient.
 bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
 {
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
@@ -45,8 +45,8 @@ bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t
     return true;
 }
 
-/// Rows cut or not, lines whole, and `weights` whole on every rank: the usual case, without messages. It allocates no lists, since the
-/// operator itself may take no more than a microsecond.
+/// Returns whether at most rows are cut, and `weights` are whole on every rank: the usual case, without messages. It
+/// allocates no lists, since the operator itself may take only a microsecond.
 bool lies_by_rows(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized, std::initializer_list<std::int64_t> weights)
 {
     if (!is_sharded(input) || spec_of(input)->has_partial() || !has_whole_lines(call, input, num_normalized)) return false;
@@ -70,8 +70,8 @@ at::Tensor part_in(const RuleCall& call, const at::Tensor& tensor, const AxisLay
     return local_of(with_layouts(call, tensor, axes)).to(type);
 }
 
-/// native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> output, mean, rstd: row by row where lines are whole, with statistics
-/// merged over the ranks where they are cut.
+/// native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> output, mean, rstd: row by row if lines are
+/// whole; if they are cut, with statistics merged over the ranks.
 void layer_norm(RuleCall& call)
 {
     const auto input = call.tensor(0);
@@ -102,9 +102,10 @@ void layer_norm(RuleCall& call)
 }
 
 /// native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask)
-///   -> grad_input as the input; grad_weight and grad_bias are sums over rows, pending where rows are cut.
+///   -> grad_input with the input's layout; grad_weight and grad_bias are sums over rows, pending if rows are cut.
 ///
-/// Where lines are cut, with h = (x - mean) rstd: grad_input = rstd (w g - mean(w g) - h mean(w g h)), both means in one message.
+/// If lines are cut, with h = (x - mean) rstd: grad_input = rstd (w g - mean(w g) - h mean(w g h)), both means in one
+/// message.
 void layer_norm_backward(RuleCall& call)
 {
     const auto input = call.tensor(1), weight = call.tensor(5), bias = call.tensor(6);
@@ -144,7 +145,7 @@ void layer_norm_backward(RuleCall& call)
     call.finish({grad_input, grad_weight, grad_bias});
 }
 
-// --- lines whole on every rank, weights plain, without boxes --------------------------------------------------------
+// --- direct kernels: lines whole on every rank, weights plain --------------------------------------------------------
 
 bool lies_directly_by_rows(const at::Tensor& input, std::int64_t num_normalized, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias)
 {

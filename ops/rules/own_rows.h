@@ -9,17 +9,17 @@
 
 namespace meshard {
 
-/// For positions in the whole along a cut dimension. `here`: their positions in this rank's part (0 if another rank holds them); `held`: whether this rank
-/// holds them. Both have the shape of the positions.
+/// For positions in the whole along a cut dimension: `here` are their indices in this rank's part (0 if another rank
+/// holds them), `held` whether this rank holds them. Both have the shape of the positions.
 struct OwnRows {
     at::Tensor here, held;
 };
 
-/// @throws IndexError (c10) for a position outside of the whole, on every rank that has it.
+/// @throws IndexError (c10) for a position outside the whole, on every rank that has it.
 OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Tensor& positions);
 
-/// A copy of this rank's rows of a cut dimension with one row more, the target of writes to other ranks' rows; `positions` are changed to positions in
-/// the copy.
+/// Copies this rank's rows of a cut dimension and appends a spare row, which takes writes to other ranks' rows;
+/// converts `positions` to indices into the copy.
 at::Tensor with_spare_row(const at::Tensor& local, std::int64_t dim, const AxisLayout& layout, std::int64_t coordinate, at::Tensor& positions);
 
 }  // namespace meshard

@@ -17,13 +17,13 @@ inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims)
     return dim < 0 ? dim + num_dims : dim;
 }
 
-/// Counted from the front; none where there is no such dimension, about which the operator has a message of its own.
+/// `from_front`, or nothing if the dimension does not exist: the operator then throws its own error.
 inline std::optional<std::int64_t> existing_dim(std::int64_t dim, std::int64_t num_dims)
 {
     return dim < -num_dims || dim >= num_dims ? std::nullopt : std::make_optional(from_front(dim, num_dims));
 }
 
-/// Whether every rank holds the whole of dimension `dim` of a sharded tensor.
+/// Returns whether every rank holds the whole of dimension `dim` of a sharded tensor.
 inline bool is_whole(const at::Tensor& tensor, std::int64_t dim)
 {
     return spec_of(tensor)->axis_of_dim(dim) < 0;
@@ -42,34 +42,35 @@ AxisLayouts map_dims(AxisLayouts axes, F&& f)
     return axes;
 }
 
-/// A layout with these axes on the same device mesh; `spec` itself if it has them.
+/// `spec` with these axes; `spec` itself if it has them.
 inline SpecPtr with_axes(const SpecPtr& spec, const AxisLayouts& axes)
 {
     return axes == spec->axes ? spec : make_spec(spec->device_mesh, axes);
 }
 
-/// A layout with `f` applied to the dimension of each Shard.
+/// `spec` with `f` applied to the dimension of each Shard.
 template <class F>
 SpecPtr with_dims(const SpecPtr& spec, F&& f)
 {
     return with_axes(spec, map_dims(spec->axes, f));
 }
 
-/// The part of an operand that is combined with one of layout `layout` on axis `axis`: a replicated tensor is narrowed along `dim` to this rank's rows; one
-/// with a single entry there stays as it is, to be broadcast, unless the other operand has one entry too.
+/// The part of an operand that is combined with one of layout `layout` on axis `axis`: a replicated tensor is narrowed
+/// along `dim` to this rank's rows; one with a single entry there is left to broadcasting, unless the other operand has
+/// one entry too.
 at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim);
 
-/// True if any of the given dimensions of `tensor` is cut on any axis.
+/// Returns whether `tensor` is cut along any of the given dimensions on any axis.
 bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
 
-/// Layouts after a reduction over `dims` (all dimensions if empty): a Shard along one of them becomes a Partial, other Shards get the index of their dimension
-/// in the result.
+/// The layouts after a reduction over `dims` (all if empty): a Shard along one of them becomes a Partial; other Shards
+/// get the index of their dimension in the result.
 AxisLayouts reduced_layouts(AxisLayouts axes, c10::ArrayRef<std::int64_t> dims, bool keepdim, Reduction reduction);
 
-/// The layout of what is summed over all cut rows: pending wherever `spec` is a Shard.
+/// The layout of a sum over all cut rows: pending wherever `spec` is a Shard.
 SpecPtr pending_sum(const SpecPtr& spec);
 
-/// Whether two Shards cut rows of equal number in the same way, of whichever dimension.
+/// Returns whether two Shards divide the same number of rows in the same way, possibly along different dimensions.
 bool same_rows(const AxisLayout& a, const AxisLayout& b);
 
 }  // namespace meshard

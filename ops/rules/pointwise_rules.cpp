@@ -16,7 +16,8 @@
 namespace meshard {
 namespace {
 
-/// Whether all tensor operands are scalars or have exactly the same layout, without a Partial: no conversion is needed.
+/// Checks whether all tensor operands are scalars or have exactly the same layout, without a Partial: then no
+/// conversion is needed.
 class CommonLayout {
 public:
     void add(const at::Tensor& tensor)
@@ -32,7 +33,7 @@ public:
         num_dims_ = tensor.dim();
     }
 
-    /// Null if they differ, or none is sharded.
+    /// Null if layouts differ, or no operand is sharded.
     const SpecPtr* spec() const { return differ_ ? nullptr : spec_; }
 
 private:
@@ -52,10 +53,10 @@ SpecPtr common_spec(const RuleCall& call)
 
 enum class Linearity {
     None,
-    Sum,      // f(x, y): x + a y; pending operands add up
-    Scale,    // f(x, y): linear in x, and y is a factor that must be complete
-    Product,  // linear in either operand, the other complete
-    Map,      // f(x) linear in its one tensor operand
+    Sum,      // f(x, y) = x + a y; pending operands are added
+    Scale,    // f(x, y): linear in x; the factor y must be complete
+    Product,  // linear in either operand, the other one complete
+    Map,      // f(x): linear in its one tensor operand
     Choice    // where(condition, x, y): linear in x and y together, the condition complete
 };
 
@@ -80,7 +81,8 @@ bool has_rounding(const RuleCall& call)  // div with a rounding mode
     return call.name().starts_with("aten::div") && call.schema().overload_name().ends_with("_mode") && !call.arg(2).isNone();
 }
 
-/// Whether the pending sums among the operands can stay pending on `axis`: the operator is linear in them and nothing else is cut there.
+/// Returns whether the pending sums among the operands can stay pending on `axis`: the operator is linear in them and
+/// no operand is sharded there.
 bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::Tensor>& tensors, std::int64_t axis)
 {
     if (kind == Linearity::Choice) {
@@ -104,15 +106,16 @@ bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::T
     case Linearity::Product:
         return (is_pending_sum(a) && b.is_replicate()) || (a.is_replicate() && is_pending_sum(b));
     case Linearity::Sum:
-        // An operand that is not pending is added on the first rank only; it must then have the shape of the result there.
+        // An operand that is not pending is added on the first rank only; it must then have the shape of the result.
         return second.defined() && (is_pending_sum(a) || a.is_replicate()) && (is_pending_sum(b) || b.is_replicate()) &&
                (is_pending_sum(a) || is_pending_sum(b));
     }
     return false;
 }
 
-/// Autograd adds the gradients of one tensor in place or not, depending on use counts, which may differ between ranks. In place, a plain
-/// gradient gets the whole of a sharded one; the rule does the same otherwise, so that messages are the same and the result is plain in both cases.
+/// Autograd adds the gradients of one tensor in place or not, depending on use counts, which may differ between ranks.
+/// In place, the whole of a sharded gradient is added to a plain one. Out of place the rule does the same, so that
+/// messages match and the result is plain in both cases.
 bool adds_to_plain_gradient(const RuleCall& call, const std::vector<at::Tensor>& tensors)
 {
     return (call.name() == "aten::add" || call.name() == "aten::add_") && tensors.size() == 2 && !is_sharded(tensors[0]) &&
@@ -163,9 +166,10 @@ void pointwise_rule(RuleCall& call)
     const auto kind = linearity(call.name());
     const auto written = call.mutated_arg();
     const auto first = tensors[0];
-    if (written == 0 && !is_sharded(first)) return gathered_rule(call);  // into a plain tensor, the same on every rank: the whole
+    // A plain tensor is equal on every rank: the whole is written to it.
+    if (written == 0 && !is_sharded(first)) return gathered_rule(call);
 
-    // Pending operands: keep what may stay pending on every axis where something is pending, complete the others in one message.
+    // On every axis with pending operands those that may stay pending are kept; all others are reduced in one message.
     bool pending = kind != Linearity::None;
     bool any_pending = false;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
@@ -175,14 +179,14 @@ void pointwise_rule(RuleCall& call)
         if (here) pending = pending && stays_pending(call, kind, tensors, axis);
     }
     if (written >= 0 && is_sharded(first) && any_pending && pending) {
-        // In place: the operand written to must already be pending where the result is.
+        // In place, the operand written to must already be pending where the result is.
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (call.layout(tensors.back(), axis).is_partial() && !call.layout(first, axis).is_partial()) pending = false;
         }
     }
     if (any_pending && !pending) call.reduce(tensors);
 
-    // The result's layout: cut wherever an operand is cut along a dimension that is not broadcast.
+    // The result is sharded wherever an operand is sharded along a dimension that is not broadcast.
     AxisLayouts result(call.num_axes());
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         for (const auto& tensor : tensors) {
@@ -202,8 +206,10 @@ void pointwise_rule(RuleCall& call)
             }
         }
     }
-    if (written == 0) result = layouts_of(call, first);            // the tensor that is written to keeps its layout, since others may share its memory
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {  // no dimension is cut twice: the first axis keeps it
+    // The tensor that is written to keeps its layout, since others may share its memory.
+    if (written == 0) result = layouts_of(call, first);
+    // A dimension may be sharded on one axis only: the first one.
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         for (std::int64_t other = 0; other < axis; ++other) {
             if (result[axis].is_shard() && result[other].is_shard() && result[axis].placement.dim == result[other].placement.dim) result[axis] = {};
         }
@@ -216,7 +222,7 @@ void pointwise_rule(RuleCall& call)
         auto axes = layouts_of(call, tensor);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (!axes[axis].is_shard()) continue;
-            // Cut in another way, or along a dimension that is broadcast: convert.
+            // Converted if it is sharded differently, or along a dimension that is broadcast.
             auto there = result[axis];
             there.placement.dim -= num_dims - tensor.dim();
             const bool meets = there.is_shard() && there.placement.dim >= 0 && tensor.size(there.placement.dim) != 1;
@@ -242,7 +248,7 @@ void pointwise_rule(RuleCall& call)
 
 namespace {
 
-/// A change of type is linear only where it does not round.
+/// A change of type is linear only if it does not round.
 void to_copy(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -257,12 +263,12 @@ void to_copy(RuleCall& call)
     call.run({spec});
 }
 
-/// log_sigmoid_forward(self) -> output, buffer. The buffer, which CPUs keep for backward, GPUs leave empty.
+/// log_sigmoid_forward(self) -> output, buffer. CPUs keep the buffer for backward; on GPUs it is empty.
 void log_sigmoid(RuleCall& call)
 {
     const auto x = call.tensor(0);
     if (x.is_cpu()) return pointwise_rule(call);
-    constexpr double kLinear = 40;  // where exp(-x) is below the last bit of x, in double precision too
+    constexpr double kLinear = 40;  // beyond it exp(-x) is below the last bit of x, even in double precision
     call.finish({at::softplus(x.neg(), 1, kLinear).neg(), wrap(at::empty({0}, local_of(x).options()), call.replicated())});
 }
 
@@ -274,7 +280,7 @@ void log_sigmoid_backward(RuleCall& call)
     call.finish({call.tensor(0) * x.neg().sigmoid()});
 }
 
-/// detach and alike: the same value in the same layout.
+/// detach and others: the same value in the same layout.
 void same_value(RuleCall& call)
 {
     if (!call.tensor(0).is_contiguous()) call.keep_strides();
@@ -287,10 +293,10 @@ void same_value(RuleCall& call)
 void copy(RuleCall& call)
 {
     const auto self = call.tensor(0), source = call.tensor(1);
-    if (!is_sharded(self)) return gathered_rule(call);  // a plain tensor is the same on every rank: it takes the whole
+    if (!is_sharded(self)) return gathered_rule(call);  // a plain tensor is equal on every rank: it gets the whole
     if (is_sharded(source) && *spec_of(self) == *spec_of(source) && self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type()) {
-        // Part by part, pending sums too: autograd keeps a gradient or, if the caller on a rank holds it too, a copy. Both must have the same layout on all
-        // ranks.
+        // Copied part by part, pending sums too. Autograd keeps a gradient itself, or a copy if the caller on a rank
+        // holds it too; both must have the same layout on all ranks.
         local_of(self).copy_(local_of(source));
         return call.finish({self});
     }
@@ -298,10 +304,11 @@ void copy(RuleCall& call)
     pointwise_rule(call);
 }
 
-// --- the usual operators on operands that fit as they are, without boxes ----------------------------------------------
+// --- direct kernels of the usual operators on operands that need no conversion
+// ----------------------------------------------
 
-/// Operands of a direct kernel: sharded tensors of one layout; beside them numbers, and plain tensors that every rank needs whole, since they are repeated
-/// along the cut rows.
+/// Operands of a direct kernel: sharded tensors of one layout, and besides them numbers, and plain tensors that every
+/// rank needs whole, since they are broadcast along the cut rows.
 class DirectOperands {
 public:
     void add(const at::Tensor& tensor)
@@ -323,25 +330,26 @@ public:
         if (tensor) add(*tensor);
     }
     template <class T>
-    void add(const T&)  // no tensor
+    void add(const T&)  // not a tensor
     {
     }
 
-    /// Null where an operand must be converted.
+    /// Null if an operand must be converted.
     const SpecPtr* spec() const { return ready_ && (num_plain_ == 0 || (num_plain_ == 1 && is_repeated(*plain_))) ? layout_.spec() : nullptr; }
 
-    /// Strides of the result, as LibTorch gives them; none if that takes more than a look.
+    /// Strides of the result as LibTorch gives them; nothing if they are not obvious.
     std::optional<c10::IntArrayRef> strides() const
     {
         if (contiguous_) return c10::IntArrayRef();
-        // The order of dimensions of one entry is free, and may become another beside a number.
+        // The order of dimensions of size one is not defined, and may change in combination with a number.
         const bool keeps_order = alike_ && num_plain_ == 0 && first_->is_non_overlapping_and_dense() &&
                                  (!number_ || std::find(first_->sizes().begin(), first_->sizes().end(), 1) == first_->sizes().end());
         return keeps_order ? std::make_optional(first_->strides()) : std::nullopt;
     }
 
 private:
-    /// Along all cut dimensions. Not where it has the shape of the others: added to it in backward, the result is plain.
+    /// Returns whether `plain` is broadcast along all cut dimensions. False if it has the shape of the others: added to
+    /// it in backward, the result is plain.
     bool is_repeated(const at::Tensor& plain) const
     {
         if (!layout_.spec() || plain.dim() > first_->dim() || plain.sizes() == first_->sizes()) return false;
@@ -353,7 +361,7 @@ private:
     }
 
     CommonLayout layout_;
-    const at::Tensor* first_ = nullptr;  // that is sharded
+    const at::Tensor* first_ = nullptr;  // the first sharded operand
     const at::Tensor *plain_ = nullptr, *number_ = nullptr;
     int num_plain_ = 0;
     bool ready_ = true, contiguous_ = true, alike_ = true;

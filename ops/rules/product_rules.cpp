@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products, with every dimension named: batch b, rows m, columns n, contracted k.
+// Matrix products. Every dimension has a label: batch b, rows m, columns n, contracted k.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/redistribute.h"
@@ -16,15 +16,16 @@ char label_of(std::string_view labels, const AxisLayout& layout)
     return layout.is_shard() ? labels[layout.placement.dim] : '-';
 }
 
-/// Result of left x right with the labels given: `out` lists the labels of the result. Converts the operands to matching layouts, sets their local
-/// parts, and returns the result's layouts. `bias` (an operand added once, broadcast to the result) may be undefined.
+/// The product left x right; `out_labels` lists the labels of the result. Converts the operands to matching layouts,
+/// sets their local parts, and returns the result's layouts. `bias` (an operand added once, broadcast to the result)
+/// may be absent.
 void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels, std::string_view right_labels,
              std::string_view out_labels, std::int64_t bias_arg = -1)
 {
     auto left = call.tensor(left_arg), right = call.tensor(right_arg);
     auto bias = bias_arg >= 0 ? call.tensor(bias_arg) : at::Tensor();
 
-    // A product is linear in each operand: one pending sum may stay pending where the other operand is whole.
+    // A product is linear in each operand: one pending sum may stay pending if the other operand is whole.
     std::vector<at::Tensor> to_reduce;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto& l = call.layout(left, axis);
@@ -53,14 +54,15 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         if (l.is_shard() && r.is_shard()) {
             const char other = label_of(right_labels, r);
             if (label == other) {
-                // The same dimension cut in two ways: the right operand follows the left one.
+                // If the same dimension is sharded in two ways, the right operand is converted to the layout of the
+                // left one.
                 if (!same_rows(l, r)) {
                     auto target = l;
                     target.placement.dim = r.placement.dim;
                     right = call.with_layout(right, axis, target);
                 }
             } else if (left.numel() >= right.numel()) {
-                right = call.with_layout(right, axis, {});  // the smaller operand becomes whole
+                right = call.with_layout(right, axis, {});  // the smaller operand is gathered
             } else {
                 left = call.with_layout(left, axis, {});
                 label = other;
@@ -88,7 +90,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
             tensor = call.with_layout(tensor, axis, target);
             return true;
         };
-        // Cut there by another axis already.
+        // Another axis shards this dimension already.
         if (!fit(left, left_labels) || !fit(right, right_labels)) return gathered_rule(call);
     }
     if (cut_one_dim_twice(result)) return gathered_rule(call);
@@ -111,7 +113,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
                 local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - (num_dims - bias.dim()));
             }
         }
-        // Of a pending sum the bias is added on one rank only.
+        // In a pending sum the bias is added on one rank only.
         call.set_local(bias_arg, bias_counts ? local : at::zeros_like(local));
     }
     call.run({call.spec(result)});
@@ -146,9 +148,10 @@ void dot(RuleCall& call)
     product(call, 0, 1, "k", "k", "");
 }
 
-// --- operands that match as they are, without boxes --------------------------------------------------------------------
+// --- direct kernels for operands that need no conversion
+// --------------------------------------------------------------------
 
-/// The product's layout; null where an operand must be converted or is pending.
+/// The product's layout; null if an operand must be converted or is pending.
 SpecPtr spec_of_product(const at::Tensor& left, const at::Tensor& right, std::string_view left_labels, std::string_view right_labels,
                         std::string_view out_labels)
 {
@@ -165,7 +168,7 @@ SpecPtr spec_of_product(const at::Tensor& left, const at::Tensor& right, std::st
         if (l.is_partial() || r.is_partial()) return nullptr;
         if (!l.is_shard() && !r.is_shard()) continue;
         const auto label = l.is_shard() ? label_of(left_labels, l) : label_of(right_labels, r);
-        const auto fits = [&](const AxisLayout& layout, std::string_view labels) {  // cut where it has that dimension
+        const auto fits = [&](const AxisLayout& layout, std::string_view labels) {  // sharded if it has that dimension
             return labels.find(label) == std::string_view::npos ? !layout.is_shard() : layout.is_shard() && label_of(labels, layout) == label;
         };
         if (!fits(l, left_labels) || !fits(r, right_labels) || (l.is_shard() && r.is_shard() && !same_rows(l, r))) return nullptr;
@@ -188,7 +191,7 @@ std::optional<at::Tensor> direct_mm(const at::Tensor& left, const at::Tensor& ri
     return fresh(at::mm(local_of(left), local_of(right)), spec);
 }
 
-/// The bias is the same for all rows.
+/// addmm with a bias that is the same for all rows.
 std::optional<at::Tensor> direct_addmm(const at::Tensor& bias, const at::Tensor& left, const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha)
 {
     if (is_sharded(bias) || bias.dim() > 1) return std::nullopt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch 2.15 finds few quantiles by selection, for which it reads its input's memory although the operator is a composition: here it gets the whole. Before,
-// the parts of the composition have rules.
+// LibTorch 2.15 finds few quantiles by selection and reads its input's memory, although the operator is a composition:
+// here it gets the whole. In earlier versions the parts of the composition have rules.
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/version.h>
@@ -55,7 +55,7 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library)
     install(library);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)  // in inference mode
+TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)  // for inference mode
 {
     install(library);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random tensors. Every rank draws the whole with a generator in the same state and keeps its own part: the numbers are those of the
-// plain operator, whatever the partition.
+// Random tensors. Every rank draws the whole with a generator in the same state and keeps its own part: the numbers are
+// those of the plain operator for any sharding.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
 
@@ -9,14 +9,14 @@
 namespace meshard {
 namespace {
 
-/// This rank's part of the whole, without the memory of the rest.
+/// A copy of this rank's part of the whole, so that the rest can be freed.
 at::Tensor part_alone(const at::Tensor& whole, const ShardSpec& spec)
 {
     const auto part = own_part(whole, spec);
     return part.is_same(whole) ? whole : part.clone(at::MemoryFormat::Contiguous);
 }
 
-/// An empty tensor of the whole with its strides: numbers are drawn in the order of memory.
+/// An empty tensor of the whole with its strides: numbers are drawn in memory order.
 at::Tensor empty_whole(const at::Tensor& tensor, const at::TensorOptions& options)
 {
     if (tensor.is_non_overlapping_and_dense()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
@@ -38,7 +38,7 @@ at::Generator generator_for(const RuleCall& call, const at::Device& device)
     return arg >= 0 && !call.arg(arg).isNone() ? call.arg(arg).toGenerator() : call.device_mesh()->generator(device);
 }
 
-/// op_(self, parameters, generator?): normal_, uniform_, bernoulli_ and alike; the old values of self are not used.
+/// op_(self, parameters, generator?): normal_, uniform_, bernoulli_ and others; the old values of self are not used.
 void fill(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -57,7 +57,8 @@ void fill(RuleCall& call)
     call.push({tensor});
 }
 
-/// rand_like, randn_like, randint_like (self, [low,] [high,] [generator,] dtype?, ...): as the operators do, an empty tensor is filled.
+/// rand_like, randn_like, randint_like (self, [low,] [high,] [generator,] dtype?, ...): an empty tensor is filled, as
+/// in the plain operators.
 void random_like(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -107,14 +108,15 @@ void dropout(RuleCall& call)
     if (input.device().is_cpu()) {
         whole = empty_whole(input, local_of(input).options().dtype(at::kBool)).bernoulli_(1 - p, generator);
     } else {
-        whole = std::get<1>(at::native_dropout(empty_whole(input, local_of(input).options()).fill_(1), p, true));  // the device's own pattern
+        // The device's own random pattern.
+        whole = std::get<1>(at::native_dropout(empty_whole(input, local_of(input).options()).fill_(1), p, true));
     }
     const auto mask = part_alone(whole, *spec);
     const auto scale = p == 1 ? 0.0 : 1 / (1 - p);
     call.finish({wrap(local_of(input).mul(mask).mul_(scale), spec), wrap(mask, spec)});
 }
 
-/// Operators whose numbers depend on values: the whole is gathered, then drawn from.
+/// Operators whose random numbers depend on the input's values: the whole is gathered first.
 void drawn_from_whole(RuleCall& call)
 {
     const auto arg = generator_arg(call);

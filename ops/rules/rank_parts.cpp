@@ -140,7 +140,8 @@ Moments moments_over(const RuleCall& call, const at::Tensor& local, const AxisLa
     }
     for (std::size_t a = 0; a < axes.size(); ++a) {
         if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
-        const auto parts = parts_of_all(call, static_cast<std::int64_t>(a), at::stack({moments.mean, moments.variance}));  // (ranks, 2, ...)
+        // (ranks, 2, ...).
+        const auto parts = parts_of_all(call, static_cast<std::int64_t>(a), at::stack({moments.mean, moments.variance}));
         const auto total = static_cast<double>(axes[a].total());
         at::Tensor mean = at::zeros_like(moments.mean), variance = at::zeros_like(mean);
         for (std::int64_t r = 0; r < parts.size(0); ++r) mean.add_(parts[r][0], static_cast<double>((*axes[a].extents)[r]) / total);

@@ -19,7 +19,7 @@ std::vector<std::int64_t> reduced_dims(const RuleCall& call, const at::Tensor& t
     return dims;
 }
 
-/// sum(self), sum(self, dims?, keepdim): linear, so pending sums stay pending; others are completed.
+/// sum(self), sum(self, dims?, keepdim): linear, so that pending sums stay pending; other pending values are reduced.
 void sum(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -34,7 +34,7 @@ void sum(RuleCall& call)
     call.run({spec});
 }
 
-/// The local sum over the whole's count: ranks with fewer rows weigh less.
+/// The local sum divided by the number of entries of the whole: ranks with fewer rows weigh less.
 at::Tensor sum_over_count(const at::Tensor& x, c10::IntArrayRef dims, bool keepdim, at::ScalarType dtype)
 {
     std::int64_t count = dims.empty() ? x.numel() : 1;
@@ -71,9 +71,9 @@ void read_number(RuleCall& call)
     call.push(call.run_local());
 }
 
-// --- over named dimensions of tensors without a pending sum, without boxes --------------------------------------------
+// --- direct kernels for named dimensions of tensors without a pending sum --------------------------------------------
 
-/// The layout of the sum; null where the rule is needed.
+/// The layout of the sum; null if the rule is needed.
 SpecPtr spec_of_sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim)
 {
     if (!dims || dims->empty() || !is_ready(x) || spec_of(x)->has_partial()) return nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries read and written one by one along a dimension: gather, scatter and alike. Along the other dimensions index and values correspond
-// entry by entry, so that cuts there stay; along a cut of the dimension itself every rank processes the rows that it holds.
+// Entries read and written one by one along a dimension: gather, scatter and others. Along the other dimensions index
+// and values correspond entry by entry, so that these may stay cut; along the dimension itself every rank processes the
+// rows that it holds.
 #include "ops/rules/own_rows.h"
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
@@ -56,7 +57,7 @@ at::Tensor zeros_of(const RuleCall& call, const at::Tensor& plain)
     return wrap(at::zeros_like(plain, at::MemoryFormat::Contiguous), call.replicated());
 }
 
-/// A plain tensor that is added to gets the whole sum: one message of its size, however many entries the ranks have.
+/// A plain tensor that is added to gets the sum over all ranks: one message of its size, for any number of entries.
 void add_to_plain(RuleCall& call, const at::Tensor& sum)
 {
     const auto tensor = call.tensor(0);
@@ -64,7 +65,7 @@ void add_to_plain(RuleCall& call, const at::Tensor& sum)
     call.finish({tensor});
 }
 
-/// scatter, scatter_add, scatter_reduce (self, dim, index, src or value, ...), in place too.
+/// scatter, scatter_add, scatter_reduce (self, dim, index, src or value, ...), also in place.
 void scatter(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), values = call.tensor(3);
@@ -79,7 +80,7 @@ void scatter(RuleCall& call)
     auto target = without_pending(layouts_of(call, tensor)), entries = without_pending(layouts_of(call, index));
     auto result = target;
     std::int64_t row_axis = -1;
-    bool counts = true;  // the old value is added on one rank only
+    bool counts = true;  // whether this rank adds the old value: only one may
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         auto &to = target[axis], &entry = entries[axis];
         if (to.is_shard() && to.placement.dim == dim) {
@@ -116,7 +117,7 @@ void scatter(RuleCall& call)
     call.push({tensor});
 }
 
-/// index_add(self, dim, index, source, alpha), in place too; index_copy and index_reduce take the same.
+/// index_add(self, dim, index, source, alpha), also in place; index_copy and index_reduce have the same arguments.
 void index_add(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), source = call.tensor(3);
@@ -166,7 +167,7 @@ void index_add(RuleCall& call)
     call.push({tensor});
 }
 
-/// index_fill(self, dim, index, value), in place too.
+/// index_fill(self, dim, index, value), also in place.
 void index_fill(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries selected by a mask are in the order of the whole: rank after rank if a leading dimension is cut. The ranks exchange their counts in
-// one small message.
+// Entries selected by a mask have the order of the whole: rank after rank if a leading dimension is cut. The ranks
+// exchange their counts in one small message.
 #include "ops/rules/rank_parts.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +8,8 @@
 namespace meshard {
 namespace {
 
-/// The axis that cuts a tensor such that its entries, in order, are those of the ranks one after the other; -1 if it is cut in any other way.
+/// The axis that cuts a tensor such that its entries, in order, are those of the ranks one after the other; -1 for any
+/// other sharding.
 std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
 {
     std::int64_t found = -1;
@@ -47,7 +48,7 @@ void masked_select(RuleCall& call)
     call.finish({wrap(found, call.spec(found_layouts(call, axis, found.size(0))))});
 }
 
-/// masked_scatter(self, mask, source), in place too: the source's first entries, in order.
+/// masked_scatter(self, mask, source), also in place: copies the source's first entries, in order.
 void masked_scatter(RuleCall& call)
 {
     const auto tensor = call.tensor(0), mask = call.tensor(1), source = call.tensor(2);
@@ -57,7 +58,7 @@ void masked_scatter(RuleCall& call)
     const auto& local = local_of(tensor);
     const auto own_mask = local_of(with_layouts(call, mask, layouts_of(call, tensor)));
     auto wanted = found_layouts(call, axis, own_mask.sum().item<std::int64_t>());
-    // For a source that is too short the operator itself throws; of one that is too long the rest goes to the last rank, unused.
+    // If the source is too short, the operator itself throws; if it is too long, the last rank gets the unused rest.
     auto extents = std::make_shared<Extents>(*wanted[axis].extents);
     const auto rest = source.size(0) - wanted[axis].total();
     if (rest < 0) return gathered_rule(call);
@@ -84,7 +85,7 @@ void nonzero(RuleCall& call)
     call.finish({wrap(found, call.spec(found_layouts(call, axis, found.size(0))))});
 }
 
-/// tril, triu (self, diagonal), in place too: the diagonal moves with the first row and column of this rank.
+/// tril, triu (self, diagonal), also in place: the diagonal is shifted by this rank's first row and column.
 void triangle(RuleCall& call)
 {
     const auto tensor = call.tensor(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a dimension: slices, chunks, single entries, and their gradients. A slice of a cut dimension is each rank's slice of its own rows; a
-// single entry of one is sent by its owner.
+// Parts of a dimension: slices, chunks, single entries, and their gradients. A slice of a cut dimension consists of
+// each rank's slice of its own rows; a single entry is sent by its owner.
 #include "ops/rules/cut_memory.h"
 #include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/redistribute.h"
@@ -27,7 +27,7 @@ Range clamped(std::int64_t dim, std::optional<std::int64_t> start, std::optional
     return range;
 }
 
-/// The part of a range that a rank holds, counted from its first row.
+/// The part of a range that a rank holds, relative to its first row.
 Range own_range(const Range& range, const Extents& extents, std::int64_t rank)
 {
     std::int64_t offset = 0;
@@ -118,7 +118,7 @@ void split(RuleCall& call)
         sizes = call.arg(1).toIntVector();
         std::int64_t sum = 0;
         for (const auto size : sizes) sum += size;
-        if (sum != length) return gathered_rule(call);  // the operator's own message
+        if (sum != length) return gathered_rule(call);  // the operator itself throws
     }
     remember_cut(tensor);
     c10::List<at::Tensor> parts;
@@ -192,7 +192,7 @@ void unbind(RuleCall& call)
     call.finish({parts});
 }
 
-/// Extents of the whole that give the extents of its slice.
+/// Extents of the whole from those of its slice.
 AxisLayout unsliced_layout(const AxisLayout& layout, const Range& range, std::int64_t size)
 {
     auto extents = std::make_shared<Extents>();
@@ -206,8 +206,8 @@ AxisLayout unsliced_layout(const AxisLayout& layout, const Range& range, std::in
     return {layout.placement, std::move(extents), 1};
 }
 
-/// Layouts for a gradient of these sizes whose cuts along other dimensions than `dim` are `axes`: those of the tensor that was selected from, unless
-/// the gradient is cut in another way.
+/// Layouts for a gradient of these sizes whose Shards along other dimensions than `dim` are `axes`: those remembered
+/// for the tensor that was selected from, unless the gradient is sharded differently.
 AxisLayouts completed_by_memory(const RuleCall& call, AxisLayouts axes, c10::IntArrayRef sizes)
 {
     const auto known = recall_cut(call, sizes);
@@ -221,7 +221,7 @@ AxisLayouts completed_by_memory(const RuleCall& call, AxisLayouts axes, c10::Int
     return axes;
 }
 
-/// Zeros around a part keep a pending sum a pending sum, but no other reduction.
+/// Zeros around a part keep a pending sum correct, but no other pending reduction: these are reduced.
 void keep_sums_only(const RuleCall& call, const at::Tensor& tensor)
 {
     for (const auto& axis : layouts_of(call, tensor)) {
@@ -301,8 +301,8 @@ void scatter_part(RuleCall& call)
     call.finish({wrap(result, call.spec(complete))});
 }
 
-/// diagonal(self, offset, dim1, dim2): the two dimensions go, the diagonal comes last. Where one of the two is cut, so is the diagonal: row r of it
-/// is in row r of the cut dimension, apart from the rows that `offset` skips.
+/// diagonal(self, offset, dim1, dim2): the two dimensions are removed, the diagonal is appended. If one of the two is
+/// cut, so is the diagonal: its row r is in row r of the cut dimension, shifted by the rows that `offset` skips.
 void diagonal(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -379,8 +379,9 @@ void unfold_backward(RuleCall& call)
     call.run({spec});
 }
 
-/// as_strided(self, size, stride, storage_offset?) refers to memory that only a whole has. Views inside of a contiguous tensor are supported:
-/// windows along the last dimension are an unfold, anything else is taken from the whole.
+/// as_strided(self, size, stride, storage_offset?) refers to memory that only a whole tensor has. Views inside a
+/// contiguous tensor are supported: windows along the last dimension as an unfold, anything else by gathering the
+/// whole.
 void as_strided(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -401,7 +402,8 @@ void as_strided(RuleCall& call)
     call.finish({tensor.unfold(last, size.back(), stride[last]).narrow(last, 0, size[last])});
 }
 
-// --- parts of a dimension that every rank holds whole, without boxes -------------------------------------------------
+// --- direct kernels for parts of a dimension that every rank holds whole
+// -------------------------------------------------
 
 std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, std::optional<c10::SymInt> start, std::optional<c10::SymInt> end,
                                        c10::SymInt step)
@@ -426,7 +428,7 @@ std::optional<at::Tensor> direct_select(const at::Tensor& x, std::int64_t dim, c
     return view_of(x, local_of(x).select(*d, *at), with_dims(spec_of(x), [&](std::int64_t cut) { return cut - (cut > *d); }), strides);
 }
 
-/// Of a gradient that is cut on every axis: then it has the cuts of the whole.
+/// For a gradient that is cut on every axis, whose cuts are then those of the whole.
 std::optional<at::Tensor> direct_slice_backward(const at::Tensor& gradient, c10::SymIntArrayRef input_sizes, std::int64_t dim, c10::SymInt start,
                                                 c10::SymInt end, c10::SymInt step)
 {

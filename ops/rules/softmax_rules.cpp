@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax and log-softmax over any dimension, cut ones included.
+// Softmax and log-softmax over any dimension, which may be cut.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
 
@@ -12,8 +12,8 @@ namespace {
 
 enum class Softmax { Plain, Log, Safe };
 
-/// Over a cut dimension every rank sends its maximum and its sum of exponentials relative to that, in one message an axis; the sums are
-/// scaled to the common maximum and added.
+/// Over a cut dimension every rank sends its maximum and its sum of exponentials relative to that, in one message for
+/// each axis; the sums are scaled to the common maximum and added.
 template <Softmax kKind>
 void softmax(RuleCall& call)
 {
@@ -38,7 +38,8 @@ void softmax(RuleCall& call)
     auto shape = x.sizes().vec();
     shape[dim] = 1;
     auto top = x.size(dim) > 0 ? x.amax({dim}, true) : at::full(shape, lowest, x.options());
-    // A rank whose part of a line is -inf everywhere has no sum: it adds nothing to the other ranks' sums; if all parts are so, the result is NaN.
+    // A rank whose part of a line is -inf everywhere adds nothing to the other ranks' sums; if all parts are so, the
+    // result is NaN.
     auto sum = at::exp(x - top.masked_fill(top.eq(lowest), 0)).sum({dim}, true);
     for (const auto axis : cutting) {
         const auto parts = parts_of_all(call, axis, at::stack({top, sum}));  // (ranks, 2, ...)
@@ -56,7 +57,8 @@ void softmax(RuleCall& call)
     call.finish({wrap(y.to(result_type), spec)});
 }
 
-/// _softmax_backward_data(grad_output, output, dim, input_dtype): one sum a line, over all ranks where the line is cut.
+/// _softmax_backward_data(grad_output, output, dim, input_dtype): one sum for each line, over all ranks if the line is
+/// cut.
 template <Softmax kKind>
 void softmax_backward(RuleCall& call)
 {
@@ -81,7 +83,8 @@ void softmax_backward(RuleCall& call)
     call.finish({wrap(result.to(type), call.spec(axes))});
 }
 
-// --- along dimensions that are whole on every rank, without boxes ------------------------------------------------------
+// --- direct kernels along dimensions that are whole on every rank
+// ------------------------------------------------------
 
 bool has_whole_lines(const at::Tensor& tensor, std::int64_t dim)
 {

@@ -35,7 +35,7 @@ bool keeps_dims(const RuleCall& call)
     return arg >= 0 && call.arg(arg).toBool();
 }
 
-/// A rank without rows uses one row of the neutral value.
+/// A rank without rows gets one row of the neutral value.
 at::Tensor with_a_row(const at::Tensor& local, c10::IntArrayRef dims, const at::Scalar& neutral)
 {
     auto shape = local.sizes().vec();
@@ -47,13 +47,13 @@ at::Tensor with_a_row(const at::Tensor& local, c10::IntArrayRef dims, const at::
     return changed ? at::full(shape, neutral, local.options()) : local;
 }
 
-/// The layouts of what remains after reducing `dims`, complete on the axes that cut them.
+/// The layouts after reducing `dims`, complete on the axes that cut them.
 AxisLayouts remaining_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim)
 {
     return without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
 }
 
-/// The operator runs on the own rows; where one of `dims` is cut, `merge` makes one result of the ranks' results.
+/// Runs the operator on the own rows; if one of `dims` is cut, `merge` combines the ranks' results.
 void in_two_steps(RuleCall& call, const std::vector<std::int64_t>& dims, const at::Scalar& neutral, const Merge& merge)
 {
     const auto tensor = call.tensor(0);
@@ -67,7 +67,8 @@ void in_two_steps(RuleCall& call, const std::vector<std::int64_t>& dims, const a
     call.push({wrap(result, spec)});
 }
 
-/// amax, amin; max and min over everything. Exact, NaN included: the ranks' results are gathered and compared by the operator itself.
+/// amax, amin; max and min over all entries. Exact, NaN included: the ranks' results are gathered and compared by the
+/// operator itself.
 template <bool kMax>
 void extreme(RuleCall& call)
 {
@@ -78,7 +79,8 @@ void extreme(RuleCall& call)
                  [](const at::Tensor& parts) { return kMax ? at::amax(parts, {0}) : at::amin(parts, {0}); });
 }
 
-/// Values and positions in the whole of the extreme along one dimension; among equals the first position, as the operator has it.
+/// Values and positions in the whole of the extreme along one dimension; among equal values the first position, as in
+/// the operator.
 template <bool kMax>
 std::pair<at::Tensor, at::Tensor> extreme_with_position(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim)
 {
@@ -126,7 +128,7 @@ void extreme_position(RuleCall& call)
     const auto tensor = call.tensor(0);
     if (tensor.numel() == 0 || tensor.dim() == 0) return gathered_rule(call);
     const bool keepdim = call.arg(2).toBool();
-    if (call.arg(1).isNone() && tensor.dim() > 1) {  // of the whole as one line
+    if (call.arg(1).isNone() && tensor.dim() > 1) {  // the extreme of all entries
         const auto line = tensor.reshape({-1});
         const auto position = kMax ? at::argmax(line, 0) : at::argmin(line, 0);
         return call.finish({keepdim ? position.view(std::vector<std::int64_t>(tensor.dim(), 1)) : position});
@@ -182,7 +184,8 @@ void logsumexp(RuleCall& call)
     in_two_steps(call, dims_of(call, 1), -std::numeric_limits<double>::infinity(), [](const at::Tensor& parts) { return at::logsumexp(parts, {0}); });
 }
 
-/// linalg_vector_norm(self, ord, dim?, ...), norm(self, p?, dim?, ...): the p-norm of the ranks' p-norms; of p = 0 the sum of their counts.
+/// linalg_vector_norm(self, ord, dim?, ...), norm(self, p?, dim?, ...): the p-norm of the ranks' p-norms; for p = 0 the
+/// sum of their counts.
 void vector_norm(RuleCall& call)
 {
     const auto p = call.arg(1).isNone() ? 2.0 : call.arg(1).toScalar().toDouble();
@@ -193,7 +196,7 @@ void vector_norm(RuleCall& call)
     });
 }
 
-/// nansum, count_nonzero: sums over all ranks, still pending.
+/// nansum, count_nonzero: sums over all ranks, left pending.
 void pending_count(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -222,7 +225,8 @@ void variance(RuleCall& call)
     for (const auto dim : dims) count *= static_cast<double>(tensor.size(dim));
     const auto correction = call.arg(correction_arg).isNone() ? 1.0 : call.arg(correction_arg).toScalar().toDouble();
     auto moments = moments_over(call, local_of(tensor), layouts_of(call, tensor), dims);
-    auto spread = moments.variance * (count / std::max(count - correction, 0.0));  // division by zero: infinite, or NaN for constant values
+    // Division by zero gives infinity, or NaN for constant values.
+    auto spread = moments.variance * (count / std::max(count - correction, 0.0));
     if (call.name().starts_with("aten::std")) spread.sqrt_();
     auto mean = moments.mean;
     if (!keepdim) {
@@ -234,7 +238,7 @@ void variance(RuleCall& call)
     call.finish(std::move(results));
 }
 
-/// histc(self, bins, min, max): counts of all ranks over one range, still pending.
+/// histc(self, bins, min, max): the counts of all ranks over a common range, left pending.
 void histc(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -242,7 +246,7 @@ void histc(RuleCall& call)
     call.reduce({tensor});
     const auto all_dims = dims_or_all({}, tensor.dim());
     const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), all_dims, false, Reduction::Sum));
-    if (call.arg(2).toScalar().toDouble() == call.arg(3).toScalar().toDouble()) {  // the range of the values themselves
+    if (call.arg(2).toScalar().toDouble() == call.arg(3).toScalar().toDouble()) {  // the range of the values is used
         const auto type = tensor.scalar_type();
         auto range = at::stack({with_a_row(local_of(tensor), all_dims, lowest_value(type)).amax(all_dims),
                                 -with_a_row(local_of(tensor), all_dims, highest_value(type)).amin(all_dims)});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that give the same numbers another shape.
+// Operators that give the same values another shape.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
 
@@ -19,7 +19,8 @@ std::int64_t product_of(c10::IntArrayRef sizes)
     return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-/// Rows of `inner` numbers as rows of `behind`; null where a rank's part would not hold whole ones.
+/// Converts extents in rows of `inner` numbers to extents in rows of `behind` numbers; null if a rank's part would not
+/// consist of whole rows.
 std::shared_ptr<Extents> regrouped(const Extents& extents, std::int64_t inner, std::int64_t behind)
 {
     auto others = std::make_shared<Extents>();
@@ -30,11 +31,11 @@ std::shared_ptr<Extents> regrouped(const Extents& extents, std::int64_t inner, s
     return others;
 }
 
-/// Layout of a cut tensor after the whole gets another shape; none if no layout describes it.
+/// Layout of a cut tensor after the whole gets another shape; nothing if no layout describes it.
 ///
-/// The cut dimension is (blocks, rows); with the dimensions before it the whole is (outer, rows, inner) where every outer index is cut in the
-/// same way. In the new shape some dimension j must begin inside `outer` and hold whole rows: then j is (outer / before_j, rows', ...), each
-/// rank's rows being counted in units of what lies behind j.
+/// The cut dimension is (blocks, rows); with the dimensions before it the whole is (outer, rows, inner) where every
+/// outer index is cut in the same way. In the new shape some dimension j must begin inside `outer` and hold whole rows:
+/// then j is (outer / before_j, rows', ...), and each rank's rows are counted in units of the numbers after j.
 std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArrayRef from, c10::IntArrayRef to)
 {
     const auto dim = layout.placement.dim;
@@ -56,9 +57,9 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
             extents = others;
         }
         if (outer / before * sum != to[j]) continue;
-        // Rows that one rank holds alone may become any dimension: of size one, or of so many blocks of one row. The last dimension that keeps rows as they
-        // are is chosen, so that (B, 1, C) stays cut along its rows on the way to (B, C) and back; else one of the fewest blocks, which operators of grids
-        // want, and of those the longest.
+        // Rows that one rank holds alone fit any dimension, of size one, or with that many blocks of one row. The last
+        // dimension that keeps the extents is chosen, so that (B, 1, C) stays cut along its rows on the way to (B, C)
+        // and back; otherwise the one with the fewest blocks, which operators on grids need, and of those the longest.
         const bool same_rows = extents == layout.extents || *extents == *layout.extents;
         const auto is_worse = [&] { return outer / before > best->blocks || (outer / before == best->blocks && to[j] <= to[best->placement.dim]); };
         if (best && !same_rows && (keeps_rows || is_worse())) continue;
@@ -71,8 +72,8 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
     return best;
 }
 
-/// The same rows with every boundary moved to the nearest one at which the new shape can be cut too; none if there is none. Rows that become
-/// others in groups of `unit` stay together.
+/// The same rows with every boundary moved to the nearest one at which the new shape can be cut too; nothing if there
+/// is none. Groups of `unit` rows that the new shape merges stay together.
 std::optional<AxisLayout> aligned_layout(const AxisLayout& layout, c10::IntArrayRef from, c10::IntArrayRef to)
 {
     if (layout.blocks != 1) return std::nullopt;
@@ -97,7 +98,7 @@ std::optional<AxisLayout> aligned_layout(const AxisLayout& layout, c10::IntArray
     return AxisLayout{layout.placement, std::move(extents), 1};
 }
 
-/// How the whole must be cut, and its layout then in the new shape; none if there is no such layout.
+/// The layouts of the whole before and after the reshape; nothing if there are none.
 struct Reshaped {
     AxisLayouts before, after;
 };
@@ -127,17 +128,18 @@ std::optional<Reshaped> reshaped_layouts(const RuleCall& call, const at::Tensor&
     return layouts;
 }
 
-/// Ends the call with a view of its first argument, with `is_copy` of a copy of it in another layout.
+/// Ends the call with a view of its first argument or, with `is_copy`, of a copy of it in another layout.
 void finish_view(RuleCall& call, const at::Tensor& view, bool is_copy, const at::Tensor& local, const SpecPtr& spec)
 {
     if (is_copy) {
         mark_moved_copy({view}, call.tensor(0), local, spec);
-        if (!call.is_view()) share_memory(call.tensor(0), {view});  // `_unsafe_view`, through which some operators write
+        // Also for `_unsafe_view`, through which some operators write.
+        if (!call.is_view()) share_memory(call.tensor(0), {view});
     }
     call.finish({view});
 }
 
-/// `alias`: the result is a view; a write to it writes to the tensor.
+/// With `alias` the result is a view: a write to it writes to the tensor.
 void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
 {
     const auto tensor = call.tensor(0);
@@ -146,24 +148,25 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
     const auto spec = layouts ? call.spec(layouts->after) : nullptr;
     const auto local_shape = layouts ? spec->local_shape(shape) : std::vector<std::int64_t>{};
     if (!layouts || product_of(local_shape) != product_of(call.spec(layouts->before)->local_shape(tensor.sizes()))) {
-        // `_reshape_alias` names strides of the whole's memory, which no rank has.
+        // `_reshape_alias` has strides for the whole's memory, which no rank has.
         return call.name() == "aten::_reshape_alias" ? call.finish({tensor.view(shape)}) : gathered_rule(call);
     }
 
     const auto moved = with_layouts(call, tensor, layouts->before);
     auto local = local_of(moved);
     bool changed = !moved.is_same(tensor);
-    // The strides of the whole allow a view; those of this rank's part may not.
+    // The strides of the whole allow a view, but those of this rank's part may not.
     if (!at::detail::computeStride(local.sizes(), local.strides(), c10::IntArrayRef(local_shape))) {
         local = local.contiguous();
         changed = true;
     }
-    // Those of the whole's view; contiguous where the whole allows none.
+    // Strides of the whole's view; contiguous if the whole allows none.
     const auto strides = at::detail::computeStride(tensor.sizes(), tensor.strides(), c10::IntArrayRef(shape));
     finish_view(call, wrap(local.view(local_shape), spec, strides.value_or(std::vector<std::int64_t>{})), changed && alias, local, spec_of(moved));
 }
 
-/// view(self, dtype): the same bytes as numbers of another type; of another size, the last dimension has more or fewer.
+/// view(self, dtype): the same bytes as numbers of another type; if its size differs, so does the length of the last
+/// dimension.
 void view_as_type(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -215,8 +218,8 @@ void permute(RuleCall& call)
     permute_to(call, order);
 }
 
-/// expand(self, size, implicit). Pending sums are added up before they are repeated: later, where they meet a cut tensor, the message would carry them as
-/// often.
+/// expand(self, size, implicit). Pending sums are reduced before they are repeated: later, combined with a sharded
+/// tensor, the message would contain every repetition.
 void expand(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -232,7 +235,7 @@ void expand(RuleCall& call)
             strides[dim + added] = tensor.stride(dim);
     }
     if (product_of(shape) > tensor.numel() && spec_of(tensor)->has_partial()) call.reduce({tensor});
-    const auto whole = with_whole_dims(call, tensor, repeated);  // of a single row: one small message
+    const auto whole = with_whole_dims(call, tensor, repeated);  // a single row: one small message
     const auto spec = call.spec(map_dims(layouts_of(call, whole), [&](std::int64_t dim) { return dim + added; }));
     const auto& local = local_of(whole);
     finish_view(call, wrap(local.expand(spec->local_shape(shape)), spec, strides), !whole.is_same(tensor), local, spec_of(whole));
@@ -248,7 +251,7 @@ void unsqueeze(RuleCall& call)
     call.finish({wrap(local_of(tensor).unsqueeze(at), call.spec(axes), strides)});
 }
 
-/// squeeze(self), squeeze(self, dim), squeeze(self, dims): by the whole's sizes, not by those of this rank.
+/// squeeze(self), squeeze(self, dim), squeeze(self, dims): decided by the sizes of the whole, not of this rank's part.
 void squeeze(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -291,24 +294,25 @@ void view_as_complex(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     if (tensor.dim() == 0 || tensor.size(-1) != 2 || tensor.stride(-1) != 1) return gathered_rule(call);
-    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);  // no pair is cut
+    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);  // so that no pair is cut
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) strides.push_back(tensor.stride(dim) / 2);
     auto local = local_of(whole);
     bool pairs = local.storage_offset() % 2 == 0 && local.stride(-1) == 1;
     for (std::int64_t dim = 0; dim + 1 < local.dim(); ++dim) pairs &= local.stride(dim) % 2 == 0;
-    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);  // the strides of the whole allow a view; those of this rank's part may not
+    // The strides of the whole allow a view, but those of this rank's part may not.
+    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);
     finish_view(call, wrap(at::view_as_complex(local), spec_of(whole), strides), !pairs || !whole.is_same(tensor), local, spec_of(whole));
 }
 
-/// The conjugate as numbers, not as a flag on the tensor: messages send numbers without the flag.
+/// Computes the conjugate instead of setting a flag on the tensor: messages send numbers without the flag.
 void conjugate(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     call.finish({wrap(at::_conj_physical(local_of(tensor)), spec_of(tensor), tensor.strides())});
 }
 
-/// unsqueeze_ and alike: takes the view of that name and replaces the tensor by it.
+/// unsqueeze_ and others: makes the view of that name and replaces the tensor by it.
 void reshape_in_place(RuleCall& call)
 {
     const auto self = call.tensor(0);
@@ -330,7 +334,8 @@ void refuse_in_place(RuleCall& call)
     call.refuse("it gives a tensor another shape or memory in place", "Use the form that returns a new tensor, or redistribute(x, Replicate())");
 }
 
-/// Aten sets the strides of a pooling's result for channels-last tensors: with the shape and strides that it has already, there is nothing to do.
+/// Aten sets the strides of a pooling's result for channels-last tensors: with the present shape and strides nothing
+/// has to be done.
 void as_strided_in_place(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -341,13 +346,14 @@ void as_strided_in_place(RuleCall& call)
     call.finish({tensor});
 }
 
-// --- where the cut rows stay together, without boxes -------------------------------------------------------------------
+// --- direct kernels for views that keep the cut rows together
+// -------------------------------------------------------------------
 
-/// What `layout_in_shape` finds, sooner where a dimension of the new shape has the same rows.
+/// `layout_in_shape`, with a fast path if a dimension of the new shape has the same rows.
 std::optional<AxisLayout> layout_in_shape_soon(AxisLayout layout, c10::IntArrayRef from, c10::IntArrayRef to)
 {
     const auto rows = layout.total();
-    if (rows < 2) return layout_in_shape(layout, from, to);  // a single row may be found in several places
+    if (rows < 2) return layout_in_shape(layout, from, to);  // a single row may fit several dimensions
     const auto outer = product_of(from.slice(0, layout.placement.dim)) * layout.blocks;
     std::int64_t before = 1;
     for (std::size_t j = 0; j < to.size() && before <= outer; before *= to[j], ++j) {
@@ -392,13 +398,13 @@ std::optional<at::Tensor> direct_reshape_alias(const at::Tensor& tensor, c10::Sy
     return direct_view<true>(tensor, size);
 }
 
-/// LibTorch's `permute` and `expand` come to this, by one operator more.
+/// LibTorch's `permute` and `expand` call this operator, after one more.
 at::Tensor with_strides(const at::Tensor& local, const at::DimVector& sizes, const at::DimVector& strides)
 {
     return local.as_strided(sizes, strides, local.storage_offset());
 }
 
-/// `order`: counted from the front.
+/// @param order   counted from the front
 std::optional<at::Tensor> permuted_directly(const at::Tensor& tensor, const at::DimVector& order)
 {
     if (!is_ready(tensor)) return std::nullopt;
@@ -418,7 +424,8 @@ std::optional<at::Tensor> direct_permute(const at::Tensor& tensor, c10::IntArray
     at::DimVector order;
     for (const auto dim : dims) {
         const auto d = existing_dim(dim, tensor.dim());
-        if (!d || std::find(order.begin(), order.end(), *d) != order.end()) return std::nullopt;  // the operator's own message
+        // The operator itself throws.
+        if (!d || std::find(order.begin(), order.end(), *d) != order.end()) return std::nullopt;
         order.push_back(*d);
     }
     return static_cast<std::int64_t>(order.size()) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;
@@ -435,7 +442,7 @@ std::optional<at::Tensor> direct_t(const at::Tensor& tensor)
     return tensor.dim() == 2 ? permuted_directly(tensor, {1, 0}) : std::nullopt;
 }
 
-/// Along dimensions that are whole on every rank; of a pending sum none.
+/// Expands dimensions that are whole on every rank; not for pending sums.
 std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArrayRef size, bool /* implicit: says who called */)
 {
     const auto given = c10::asIntArrayRefSlowOpt(size);
@@ -445,7 +452,8 @@ std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArr
     const auto& local = local_of(tensor);
     const auto& spec = spec_of(tensor);
     at::DimVector own(*given), strides(given->size(), 0), own_strides(given->size(), 0);
-    if (std::any_of(own.begin(), own.begin() + added, [](std::int64_t n) { return n < 0; })) return std::nullopt;  // the operator's own message
+    // The operator itself throws.
+    if (std::any_of(own.begin(), own.begin() + added, [](std::int64_t n) { return n < 0; })) return std::nullopt;
     bool repeats = std::any_of(own.begin(), own.begin() + added, [](std::int64_t n) { return n != 1; });
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         auto& length = own[dim + added];
@@ -493,7 +501,8 @@ const DirectRegistration d_unsqueeze = direct_kernel<op::unsqueeze, &direct_unsq
 const DirectRegistration d_squeeze = direct_kernel<op::squeeze_dim, &direct_squeeze>(squeeze);
 
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
-const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);  // except for calls that change nothing
+// Except for calls that change nothing.
+const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);
 const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
 const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
 const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);

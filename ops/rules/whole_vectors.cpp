@@ -10,7 +10,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kVector = 64;  // entries: several times the longest vector of any processor and type
+constexpr std::int64_t kVector = 64;  // entries: a multiple of the longest vector of any processor and type
 constexpr std::int64_t kLine = 4096;  // entries: fewer than LibTorch and MKL divide among threads
 
 bool rounds(const at::Tensor& tensor)
@@ -18,14 +18,16 @@ bool rounds(const at::Tensor& tensor)
     return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-/// A copy of entries `begin` to `end`, padded to whole vectors with copies of the last entry: a value that the operator gets anyway.
+/// A copy of the entries `begin` to `end`, padded to whole vectors with copies of the last entry, which the operator
+/// supports.
 at::Tensor line_of(const at::Tensor& flat, std::int64_t begin, std::int64_t end)
 {
     const auto missing = (kVector - (end - begin) % kVector) % kVector;
     return at::cat({flat.narrow(0, begin, end - begin), flat.narrow(0, end - 1, 1).expand({missing})});
 }
 
-/// The operator's results, computed on padded copies; none if padding makes no difference. The call's arguments are not changed.
+/// The operator's results, computed on padded copies; empty if padding makes no difference. The call's arguments are
+/// not changed.
 std::vector<at::Tensor> results_from_lines(RuleCall& call)
 {
     if (call.is_random() || call.name() == "aten::clone") return {};
@@ -36,7 +38,7 @@ std::vector<at::Tensor> results_from_lines(RuleCall& call)
         const auto& tensor = call.arg(i).toTensor();
         if (!tensor.defined()) continue;
         has_rounding |= rounds(tensor);
-        if (tensor.dim() == 0) continue;  // a scalar tensor has its own role in type promotion, and is passed as it is
+        if (tensor.dim() == 0) continue;  // a scalar tensor has its own role in type promotion, and is passed unchanged
         shape = at::infer_size(shape, tensor.sizes());
         has_dims = true;
     }
@@ -74,7 +76,7 @@ void run_in_whole_vectors(RuleCall& call, const SpecPtr& spec)
 {
     const auto written = call.mutated_arg() >= 0 ? call.tensor(call.mutated_arg()) : at::Tensor();
     const auto values = results_from_lines(call);
-    auto results = call.run_local();  // for types, strides and what is written to
+    auto results = call.run_local();  // for types, strides and in-place writes
     for (std::size_t k = 0; k < results.size(); ++k) {
         const auto local = results[k].toTensor();
         if (k < values.size() && values[k].defined()) local.copy_(values[k]);

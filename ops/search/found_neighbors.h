@@ -12,11 +12,11 @@
 
 namespace meshard::point_tree {
 
-/// Memory for the neighbours of queries, allocated in chunks in the order in which queries are answered.
+/// Memory for the neighbours of queries, allocated in chunks in the order in which queries are searched.
 template <class T>
 class Records {
 public:
-    /// Memory for `count` distances and, behind them, `count` ids.
+    /// Allocates `count` distances followed by `count` ids.
     T* take(std::int64_t count)
     {
         const auto size = static_cast<std::int64_t>((count * (sizeof(T) + sizeof(std::int32_t)) + sizeof(T) - 1) / sizeof(T));
@@ -36,12 +36,13 @@ private:
 
     std::vector<std::unique_ptr<T[]>> chunks_;
     T* next_ = nullptr;
-    std::int64_t left_ = 0, next_size_ = 1 << 12;  // small at first, for small searches
+    std::int64_t left_ = 0, next_size_ = 1 << 12;  // starts small, for small searches
 };
 
-/// Collects the neighbours of queries, which are answered in the order of a walk, and makes lists in the order of the queries. If each query will probably have
-/// exactly `stride` neighbours, they are written to their final position (query * stride) at once; with `stride` 0, to Records first.
-/// The neighbours of a query are stored once for all lists: each list is a prefix of the longest.
+/// Collects the neighbours of queries, which are searched in the order of a walk, and makes lists in the order of the
+/// queries. If each query will probably have exactly `stride` neighbours, they are written to their final position
+/// (query * stride) at once; with `stride` 0, to Records first. The neighbours of a query are stored once for all
+/// lists: each list is a prefix of the longest.
 template <class T>
 class FoundNeighbors {
 public:
@@ -51,7 +52,8 @@ public:
     {
     }
 
-    /// Stores the neighbours of one query. `counts`: how many of them are in each list. Several threads may call it, each with records of its own.
+    /// Stores the neighbours of one query. @param counts   how many of them are in each list. Several threads may call
+    /// it, each with its own records.
     void put(std::int64_t query, const T* squares, const std::int32_t* ids, std::span<const std::int64_t> counts, Records<T>& records)
     {
         std::int64_t most = 0;
@@ -81,7 +83,7 @@ public:
             result[l].distances.resize(offsets.back());
         }
         for (std::int64_t i = 0; i < num_queries_; ++i) {
-            // Records lie in the order of the walk: without prefetching, each would be a cache miss.
+            // Records are in the order of the walk: without prefetching, each access would be a cache miss.
             constexpr std::int64_t ahead = 12;
             if (stride_ == 0 && i + ahead < num_queries_) {
                 for (int line = 0; line < 4; ++line) __builtin_prefetch(reinterpret_cast<const char*>(records_[i + ahead]) + 64 * line);

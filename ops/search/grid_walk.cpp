@@ -12,7 +12,7 @@ namespace meshard {
 namespace {
 
 struct Placed {
-    std::array<std::int32_t, 3> cell;  ///< z, y, x: sorts in the order of the walk
+    std::array<std::int32_t, 3> cell;  ///< z, y, x, so that comparison gives the order of the walk
     std::int32_t id;
 
     auto operator<=>(const Placed&) const = default;

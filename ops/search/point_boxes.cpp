@@ -58,10 +58,10 @@ DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& p
         double least = std::max({box.low[d] - point[d], point[d] - box.high[d], 0.0});
         double most = std::max(box.high[d] - point[d], point[d] - box.low[d]);
         if (d < period.size() && period[d] > 0) {
-            // The periodic image of the box whose center is nearest to the point, and its neighbours.
+            // Chooses the periodic image of the box whose center is nearest to the point, and its two neighbours.
             const double length = period[d], center = (box.low[d] + box.high[d]) / 2 - point[d], half = (box.high[d] - box.low[d]) / 2;
             const double offset = std::abs(center - length * std::round(center / length));
-            // Differences of sums: their rounding error may be much larger than the last bit of a small distance.
+            // The differences of sums may have rounding errors much larger than the last bit of a small distance.
             const double lost = 8 * std::numeric_limits<double>::epsilon() * (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
             least = std::max(0.0, std::min(offset, length - offset) - half - lost);
             most = std::min(length / 2, offset + half) + lost;

@@ -8,18 +8,18 @@
 
 namespace meshard {
 
-/// Axis-aligned bounding box of some points; axes beyond the dimensions are 0. Ranks send each other such boxes of their points.
+/// Axis-aligned bounding box of some points, which ranks exchange; coordinates beyond the dimensions are 0.
 struct PointBox {
     std::array<double, 3> low{}, high{};
     std::int64_t num_points = 0;
 };
 
-/// At most `max_boxes` bounding boxes with about the same number of points each; none for no points.
+/// At most `max_boxes` bounding boxes with about equal numbers of points; none if there are no points.
 template <class T>
 std::vector<PointBox> point_boxes(std::span<const T> points, int dimensions, int max_boxes);
 
-/// Lower and upper bound of the squared distance between a point and all points in a box. `period` is empty, or one length for each axis, 0 for an open one;
-/// with periods, points may lie in any periodic image.
+/// Lower and upper bound of the squared distance between a point and all points in a box. `period` is empty, or has a
+/// length for each axis, 0 for an open one; with periods, points may be in any periodic image.
 struct DistanceRange {
     double least = 0;
     double most = 0;

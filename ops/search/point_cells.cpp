@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-constexpr int kBits = 12;  // of a cell's coordinate along an axis
+constexpr int kBits = 12;  // bits of a cell's coordinate along an axis
 constexpr std::int64_t kCellsPerAxis = std::int64_t{1} << kBits;
 
 std::int64_t interleaved(const std::array<std::int64_t, 3>& coordinates, int dimensions)
@@ -23,12 +23,12 @@ std::int64_t interleaved(const std::array<std::int64_t, 3>& coordinates, int dim
     return code;
 }
 
-constexpr std::uint64_t kEscape = 24;  // after so many ones the difference follows in 64 bits
+constexpr std::uint64_t kEscape = 24;  // after this number of ones the difference follows in 64 bits
 
 /// The number of low bits for which the code of all differences is about the shortest.
 int best_low_bits(std::span<const std::int64_t> numbers)
 {
-    std::array<double, 65> counts{};  // counts[b]: differences of b bits
+    std::array<double, 65> counts{};  // counts[b]: number of differences with b bits
     std::int64_t last = 0;
     for (const auto number : numbers) counts[std::bit_width(static_cast<std::uint64_t>(number - std::exchange(last, number)))] += 1;
     int best = 0;
@@ -165,7 +165,7 @@ template std::vector<std::int64_t> cell_of_each(const PointCells&, std::span<con
 template <class T>
 double PointCells::reach(int dimensions) const
 {
-    // Half a diagonal, and the rounding error of centroids in T.
+    // Half a diagonal, plus the rounding error of centroids in T.
     double largest = 0;
     for (int d = 0; d < dimensions; ++d) largest = std::max(largest, std::abs(low[d]) + width * static_cast<double>(kCellsPerAxis));
     return std::sqrt(static_cast<double>(dimensions)) * (0.5 * width * (1 + 1e-9) + 4 * largest * static_cast<double>(std::numeric_limits<T>::epsilon()));

@@ -8,19 +8,21 @@
 
 namespace meshard {
 
-/// Appends ascending numbers that are not negative: the first one, then the differences, as a Rice code (Rice 1979). A difference takes about two bits more
-/// than the mean difference has.
+/// Appends ascending non-negative numbers in compressed form: the first one, then the differences as a Rice code (Rice
+/// 1979), which takes about two bits more than the mean difference has.
 void pack_ascending(std::span<const std::int64_t> numbers, std::vector<std::uint8_t>& bytes);
 
-/// Reads the next `count` numbers from byte `at` on; moves `at` behind them.
+/// Reads the next `count` numbers from byte `at` on, and advances `at`.
 std::vector<std::int64_t> unpack_ascending(std::span<const std::uint8_t> bytes, std::size_t& at, std::int64_t count);
 
-/// An approximation of points for messages: the cells of a uniform grid that hold at least one point, with 2^12 cells along the longest side of the points'
-/// box, or fewer if `least_width` is larger. Costs a few bits a cell. For searches that may ask for points a little beyond what they need.
+/// An approximation of points for messages: the non-empty cells of a uniform grid, with 2^12 cells along the longest
+/// side of the points' box, or fewer if `least_width` is larger. Takes a few bits for each cell. For searches that may
+/// request some more points than they need.
 struct PointCells {
     std::array<double, 3> low{};
     double width = 0;
-    std::vector<std::int64_t> codes;  ///< of each cell with a point, ascending: Morton code, the bits of its coordinates along the axes interleaved
+    /// Morton code of each non-empty cell, ascending: the bits of its coordinates along the axes, interleaved.
+    std::vector<std::int64_t> codes;
 
     /// Upper bound of the distance between a point and the centroid of its cell, with centroids in type T.
     template <class T>
@@ -39,7 +41,7 @@ PointCells point_cells(std::span<const T> points, int dimensions, double least_w
 template <class T>
 std::vector<std::int64_t> cell_of_each(const PointCells& cells, std::span<const T> points, int dimensions);
 
-/// The cells as bytes, and back.
+/// Converts the cells to bytes, and back.
 std::vector<std::uint8_t> packed(const PointCells& cells);
 PointCells unpacked_cells(std::span<const std::uint8_t> bytes);
 

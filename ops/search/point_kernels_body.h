@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included by one source per instruction set, each compiled for its own: everything has internal linkage and nothing of the standard library is
-// instantiated, so that no code for a newer processor can be linked into a program for an older one.
+// Included by one source for each instruction set, compiled with its flags: everything has internal linkage and no
+// template of the standard library is instantiated, so that no code for a newer processor is linked into a program for
+// an older one.
 #pragma once
 
-#include "ops/search/point_kernels.h"  // which instantiates nothing
+#include "ops/search/point_kernels.h"  // this header instantiates nothing
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -89,7 +90,8 @@ inline constexpr int kWidest = 64 / sizeof(T);
 
 #elif defined(__AVX2__)
 
-/// For every mask of `N` lanes the positions of the selected ones, first to last, in units of 32 bits: each lane has `Parts` of them.
+/// For every mask of `N` lanes the positions of the selected lanes, in order, in units of 32 bits: each lane has
+/// `Parts` units.
 template <int N, int Parts>
 struct LanePositions {
     alignas(32) std::int32_t of[1 << N][N * Parts]{};
@@ -212,7 +214,8 @@ std::int64_t filter(const PointArrays<T>& points, std::int64_t count, const T* x
     return chosen;
 }
 
-/// Counting sort: for each number counts how many come before it. The bits of a number that is not negative sort as the number does.
+/// Counting sort: counts for each number how many come before it. The bits of non-negative numbers have the order of
+/// the numbers.
 template <class T>
 void sort(const T* squares, const std::int32_t* ids, std::int64_t count, T* sorted_squares, std::int32_t* sorted_ids)
 {
@@ -277,11 +280,11 @@ inline void copy_numbers(const V* from, std::int64_t count, V* to)
 {
     constexpr int width = 16 / sizeof(V);
     typedef V Vector __attribute__((vector_size(width * sizeof(V)), aligned(sizeof(V)), may_alias));
-    if (count < width) {  // a few: not worth a call
+    if (count < width) {  // fewer than a vector
         for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
         return;
     }
-    // Whole blocks, the last one ending where the numbers do.
+    // Copies whole blocks; the last one ends where the numbers do and overlaps the block before.
     for (std::int64_t i = 0; i + width < count; i += width) *reinterpret_cast<Vector*>(to + i) = *reinterpret_cast<const Vector*>(from + i);
     *reinterpret_cast<Vector*>(to + count - width) = *reinterpret_cast<const Vector*>(from + count - width);
 }

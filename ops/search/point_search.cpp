@@ -15,13 +15,13 @@ namespace {
 
 using namespace point_tree;
 
-constexpr std::int64_t kGroup = 32;      // queries that are searched together
-constexpr std::int64_t kMinPiece = 128;  // groups for which a thread is worth its cost
+constexpr std::int64_t kGroup = 32;      // number of queries that are searched together
+constexpr std::int64_t kMinPiece = 128;  // number of groups for which a thread is worth its cost
 
 template <class T>
 constexpr T kLargestCoordinate = sizeof(T) == 4 ? T(1e18) : T(1e150);
 
-/// A coordinate on a periodic axis, brought to [0, period).
+/// Maps a coordinate on a periodic axis to [0, period).
 template <class T>
 T wrapped(T x, T period)
 {
@@ -92,7 +92,7 @@ template <class T>
 template <int D>
 struct PointSearch<T>::Impl : PointSearch<T>::Base {
     std::vector<Item<T, D>> ordered;
-    std::vector<T> original;  // to find out whether the queries are the points themselves
+    std::vector<T> original;  // to detect that the queries are the points themselves
     Tree<T, D> tree;
     Period<T, D> period;
     SearchPieces pieces;
@@ -158,7 +158,8 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
 
     std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits, std::span<const std::int32_t> excluded) const override
     {
-        // One pass for lists with a limit, one for those without: a search for few points within a large radius must not visit all points there.
+        // Lists with a limit and without are searched separately: a search for few points within a large radius must
+        // not visit all points there.
         std::vector<NeighborLists<T>> lists(limits.size());
         for (const bool limited : {true, false}) {
             SearchRequest<T, D> request;

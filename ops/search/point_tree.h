@@ -66,7 +66,8 @@ inline typename Wide<T>::Part smaller(typename Wide<T>::Part a, typename Wide<T>
     return -larger<T>(-a, -b);
 }
 
-/// (squared distance, id) as one integer that sorts as the pair does: the bits of a number that is not negative sort as the number.
+/// (squared distance, id) as one integer with the same order: the bits of non-negative numbers have the order of the
+/// numbers.
 template <class T>
 using Key = std::conditional_t<sizeof(T) == 4, std::uint64_t, unsigned __int128>;
 
@@ -130,7 +131,8 @@ Box<T, D> box_of(std::span<const Item<T, D>> items)
     return box;
 }
 
-/// Moves the `left` first items along an axis, ties by id, to the front: like std::nth_element, with no branch that depends on the items.
+/// Moves the `left` first items along an axis, ties by id, to the front: like std::nth_element, without branches that
+/// depend on the items.
 template <class T, int D>
 void select_items(std::span<Item<T, D>> items, std::size_t left, int axis)
 {
@@ -138,8 +140,8 @@ void select_items(std::span<Item<T, D>> items, std::size_t left, int axis)
         return static_cast<bool>((a.x[axis] < b.x[axis]) | ((a.x[axis] == b.x[axis]) & (a.id < b.id)));
     };
     std::array<Item<T, D>, 63> sample;
-    // The pivot is chosen a little beside the wanted position, towards the larger side: the position then lies in the smaller part, and after two partitions
-    // few items are left.
+    // The pivot is chosen slightly beside the wanted position, towards the larger side: the position is then in the
+    // smaller part, and after two partitions few items are left.
     for (int cut = 0; cut < 64 && items.size() > 24; ++cut) {
         const std::size_t num_samples = items.size() > 1000 ? 63 : items.size() > 100 ? 15 : 5;
         for (std::size_t i = 0; i < num_samples; ++i) sample[i] = items[(2 * i + 1) * items.size() / (2 * num_samples)];
@@ -168,8 +170,8 @@ void select_items(std::span<Item<T, D>> items, std::size_t left, int axis)
     std::nth_element(items.begin(), items.begin() + left, items.end(), less);
 }
 
-/// Orders items so that every eight make a leaf, every eight leaves a node, and so on: halves by the median along the longest side,
-/// rounded to whole nodes. Equal coordinates go by id, so that coincident points come in the order of their ids.
+/// Orders items so that every eight make a leaf, every eight leaves a node, and so on: halves by the median along the
+/// longest side, rounded to whole nodes. Equal coordinates are ordered by id, and so are coincident points.
 template <class T, int D>
 void order_items(std::span<Item<T, D>> items)
 {
@@ -194,10 +196,11 @@ void order_items(std::span<Item<T, D>> items)
 template <class T, int D>
 struct Period {
     std::array<T, D> length;
-    bool any = false;  ///< some axis repeats
+    bool any = false;  ///< whether some axis is periodic
 };
 
-/// Squared distances between a box and eight others. Lower bounds of the distances between points in them also after rounding, which is monotonic.
+/// Squared distances between a box and eight others. Rounding is monotonic, so that they stay lower bounds of the
+/// distances between points in the boxes.
 template <class T, int D>
 inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>& low, const std::array<Wide<T>, D>& high, const Period<T, D>& period)
 {
@@ -239,8 +242,8 @@ inline Wide<T> point_distances(const std::array<T, D>& x, const std::array<Wide<
     return result;
 }
 
-/// A k-d tree with eight children a node, stored level by level: node n of a level holds the boxes of nodes 8 n, ..., 8 n + 7 of the level below, or
-/// of leaves. Lanes without a point or child are infinitely far away.
+/// A k-d tree with eight children for each node, stored level by level: node n of a level has the boxes of nodes 8 n,
+/// ..., 8 n + 7 of the level below, or of leaves. Lanes without a point or child are infinitely far away.
 template <class T, int D>
 struct Tree {
     struct Leaf {

@@ -22,17 +22,18 @@ inline constexpr std::int32_t kLastId = std::numeric_limits<std::int32_t>::max()
 template <class T>
 constexpr T kNoBound = std::numeric_limits<T>::max();  // empty lanes are infinitely far away
 
-/// Queries of one search, and which neighbours it has to find.
+/// The queries of one search, and the neighbours to find.
 template <class T, int D>
 struct SearchRequest {
-    std::span<const Item<T, D>> queries;      // in the order of the walk; id: row of the query
-    std::span<const std::int32_t> excluded;   // one id a row; or none
-    std::span<const T> bounds_squared;        // one a row; or none
-    T bound_squared = kNoBound<T>;            // of all queries
-    std::int64_t wanted = kAllNeighbors;      // number of nearest points to find, the excluded one included
-    std::vector<T> radii_squared;             // one a list: only points within it are written; empty: all that are found
-    std::vector<std::int64_t> max_neighbors;  // one a list
-    std::int64_t stride = 0;                  // see FoundNeighbors
+    std::span<const Item<T, D>> queries;     // in the order of the walk; id: row of the query
+    std::span<const std::int32_t> excluded;  // one id for each row; or empty
+    std::span<const T> bounds_squared;       // one bound for each row; or empty
+    T bound_squared = kNoBound<T>;           // bound for all queries
+    std::int64_t wanted = kAllNeighbors;     // number of nearest points to find, including the excluded one
+    // One for each list: only points within it are written; empty: all points found.
+    std::vector<T> radii_squared;
+    std::vector<std::int64_t> max_neighbors;  // one for each list
+    std::int64_t stride = 0;                  // as in FoundNeighbors
 };
 
 /// One walk over groups of queries: the tree, the request, and buffers that are reused from group to group.
@@ -59,7 +60,8 @@ public:
     }
 
 private:
-    static constexpr std::int64_t kMaxLeaves = 256;  // that a group of queries may reach; with more it is split, or searched within an upper bound
+    // Leaves that a group of queries may reach; a group with more is split, or searched within an upper bound.
+    static constexpr std::int64_t kMaxLeaves = 256;
     static constexpr std::int64_t kEstimatePoints = 4 * kWidth;
     static constexpr double kEstimateStep = 0.05;  // relative step by which the estimate changes
     static constexpr double kFailureShare = 0.03;  // share of the queries for which the estimate should be too small
@@ -202,7 +204,8 @@ private:
         return sum;
     }
 
-    /// Collects in `leaves_` the leaves that may hold a point with a key up to `farthest` for some query in the box; false if there are more than `most`.
+    /// Collects in `leaves_` the leaves that may hold a point with a key up to `farthest` for some query in the box;
+    /// returns false if there are more than `most`.
     bool collect(const Box<T, D>& box, Key<T> farthest, std::int64_t most)
     {
         leaves_.clear();
@@ -261,7 +264,7 @@ private:
         return filter_(from, num_points_, query.x.data(), period_.length.data(), bound, squares_.data(), near_ids_.data());
     }
 
-    /// Sorts the points that `filter` has found for a query and stores the nearest.
+    /// Sorts the points that `filter` has found for a query, and stores the nearest.
     void answer(const Item<T, D>& query, std::int64_t count)
     {
         const T* squares = sorted_squares_.data();

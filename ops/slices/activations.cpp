@@ -20,7 +20,7 @@ Tensor elu_gradient(const Tensor& g, const Tensor& x, double alpha, double scale
     return at::elu_backward(g, alpha, scale, 1, false, x);
 }
 
-/// Gradient of min(value, cap): one below the cap, one half where both are equal.
+/// Gradient of min(value, cap): one below the cap, one half if both are equal.
 Tensor capped_gradient(const Tensor& g, const Tensor& value, const Tensor& cap)
 {
     return g * (value.lt(cap).to(g.scalar_type()) + value.le(cap).to(g.scalar_type())) * 0.5;

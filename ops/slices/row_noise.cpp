@@ -19,7 +19,7 @@ constexpr std::int64_t kBatchDim = 0, kRowDim = 1;
 
 }  // namespace
 
-/// Ids of rows on the devices that have asked for them: a copy each for as long as the rows are known.
+/// Copies of the rows' ids on the devices that have used them, kept as long as the ids exist.
 struct RowDraw::DeviceIds {
     at::Tensor of(const std::shared_ptr<const IndexMap>& map, const at::Device& device)
     {

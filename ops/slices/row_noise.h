@@ -13,7 +13,8 @@ namespace meshard {
 
 struct RowNumbers;
 
-/// One draw of a RowNoise for the rows of this rank, (B, N, ...). Any part of it can be computed at any time, and again with the same numbers.
+/// One draw of a RowNoise for the rows of this rank, (B, N, ...). Any part of it can be computed at any time, and again
+/// with the same numbers.
 class RowDraw {
 public:
     /// Strides of `out`.
@@ -22,11 +23,12 @@ public:
         std::int64_t number = 1;  ///< from one number of a row to the next
     };
 
-    /// Writes `width` numbers in [0, 1) of each of the rows `first` ... `first + count - 1` of a sample, by this rank's numbering. T: float or double.
+    /// Writes `width` numbers in [0, 1) for each of the local rows `first` ... `first + count - 1` of a sample. T:
+    /// float or double.
     template <class T>
     void fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides, T* out) const;
 
-    /// All numbers of this rank's rows (B, N, ...), on any device, of float or double.
+    /// All numbers of this rank's rows (B, N, ...), on any device, in float or double.
     at::Tensor numbers(at::IntArrayRef sizes, const at::TensorOptions& options) const;
 
 private:
@@ -36,25 +38,26 @@ private:
 
     std::uint64_t key_ = 0;
     std::int64_t first_sample_ = 0, first_id_ = 0;
-    std::span<const std::int64_t> ids_;  // global ids of the rows; none: consecutive from first_id_ on
+    std::span<const std::int64_t> ids_;  // global ids of the rows; empty: consecutive from first_id_ on
     SpecPtr rows_;                       // keeps the memory of ids_ alive
     struct DeviceIds;
     std::shared_ptr<DeviceIds> device_ids_;
 };
 
-/// Uniform random numbers for rows: each depends only on the seed, the index of the draw, the row's global id, its sample in the batch and its position in
-/// the row. A row gets the same numbers for any cut of rows and batch, any number of ranks and on any device; a rank draws the numbers of its own rows only.
+/// Uniform random numbers for rows: each depends only on the seed, the index of the draw, the row's global id, its
+/// sample in the batch and its position in the row. A row gets the same numbers for any sharding of rows and batch, any
+/// number of ranks and on any device; a rank draws the numbers of its own rows only.
 class RowNoise {
 public:
     explicit RowNoise(std::uint64_t seed);
 
-    /// Sets the rows of the next draws: those of a tensor (B, N, ...) as the model got it, whose spec has the global ids. Of several the first one with ids
-    /// counts; some may be undefined.
+    /// Sets the rows of the next draws: those of a tensor (B, N, ...) as passed to the model, whose spec has the global
+    /// ids. The first tensor with ids is used; some may be undefined.
     void set_rows(at::TensorList points);
 
-    /// Numbers in [0, 1) of the shape, type, device and placement of `like`, (B, N, ...), drawn on its device. Draws are counted: all ranks must make the same
-    /// draws.
-    /// Rows that are cut in another way than those of `set_rows`, or without global ids, are identified by their position in the whole.
+    /// Draws numbers in [0, 1) with the shape, type, device and placement of `like`, (B, N, ...), on its device. Draws
+    /// are counted: all ranks must make the same draws. Rows with another sharding than those of `set_rows`, or without
+    /// global ids, are identified by their position in the whole.
     at::Tensor draw(const at::Tensor& like);
 
     /// The next draw for rows (B, N, ...) of any width, to be computed later (`RowDraw::fill`).

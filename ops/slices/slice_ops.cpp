@@ -26,7 +26,7 @@ std::string shape_text(const at::Tensor& tensor)
     return text + ")";
 }
 
-/// Turns autocast off while sums over points are computed.
+/// A guard that turns autocast off while sums over points are computed.
 struct NoAutocast {
     c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
@@ -37,13 +37,14 @@ at::ScalarType common_sum_type(const at::Tensor& a, const at::Tensor& b)
     return sum_type(at::promote_types(a.scalar_type(), b.scalar_type()));
 }
 
-/// (B, N, H, X) as (B, H, N, X), a view.
+/// (B, N, H, X) to (B, H, N, X), a view.
 at::Tensor heads_first(const at::Tensor& x)
 {
     return x.permute({0, 2, 1, 3});
 }
 
-/// The same layout with rows cut where slices are cut: a dimension that one rank alone holds (a cloud of one point) is also all of the rows.
+/// The same layout with Shards of slices as Shards of rows: a dimension that one rank alone holds (a cloud of one
+/// point) fits both descriptions.
 SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_rows)
 {
     auto axes = spec->axes;
@@ -72,13 +73,14 @@ bool exactly(const at::Tensor& factor)
     return exact_mode() && factor.scalar_type() != at::kDouble;
 }
 
-/// A matrix product whose sums run along the rows of `left`, which no rank cuts.
+/// A matrix product whose sums run along the rows of `left`, which are not sharded.
 at::Tensor product_by_row(const at::Tensor& left, const at::Tensor& right)
 {
     return exactly(left) ? exact_product(left, right, left.size(-1), {}) : at::matmul(left, right);
 }
 
-/// The layout to which both operands are converted: the first one's (pending sums reduced), or the second's if only that one is cut.
+/// The layout to which both operands are converted: the first one's (pending sums reduced), or the second's if only
+/// that one is sharded.
 SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& second)
 {
     reduce_partials({first, second});
@@ -98,7 +100,7 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         const auto w = local_in(weights, rows).to(type), f = local_in(features, rows).to(type);  // (B, N, H, S), (B, N, H, D)
         const auto num_features = f.size(3);
 
-        // Sums of weighted features and of weights in one buffer, for one all-reduce.
+        // Sums of weighted features and of weights share one buffer, for one all-reduce.
         auto buffer = at::empty({w.size(0), w.size(2), w.size(3), num_features + 1}, f.options().dtype(type));
         if (exactly(f)) {
             const auto groups = row_groups(rows);

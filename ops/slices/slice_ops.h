@@ -9,8 +9,9 @@ namespace meshard {
 ///
 ///     token[b, h, s, :] = sum_n weights[b, n, h, s] * features[b, n, h, :] / (sum_n weights[b, n, h, s] + epsilon)
 ///
-/// On sharded rows (Shard(1)) the sums and their weights are added in one all-reduce of B * H * S * (D + 1) numbers, of float or wider;
-/// backward needs none when the tokens' gradient is complete, as `deslice_tokens` makes it. Result: Replicate.
+/// On sharded rows (Shard(1)) the sums and their weights are added in one all-reduce of B * H * S * (D + 1) numbers, of
+/// float or wider; backward needs none if the tokens' gradient is complete, as `deslice_tokens` makes it. The result is
+/// Replicate.
 ///
 /// @param weights    (B, N, H, S)
 /// @param features   (B, N, H, D)
@@ -23,8 +24,8 @@ at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, d
 /// No communication forward. Backward sums the tokens' gradient over all ranks in one all-reduce of B * H * S * D numbers.
 ///
 /// @param weights    (B, N, H, S)
-/// @param tokens     (B, H, S, D), the same on every rank
-/// @return           (B, N, H, D), sharded as `weights`
+/// @param tokens     (B, H, S, D), equal on every rank
+/// @return           (B, N, H, D), with the layout of `weights`
 at::Tensor deslice_tokens(const at::Tensor& weights, const at::Tensor& tokens);
 
 }  // namespace meshard

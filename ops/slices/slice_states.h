@@ -13,14 +13,14 @@ namespace meshard {
 /// Attention among the slices of a layer: a differentiable function of tokens (B, H, S, D) and of its own weights that returns states of the same shape.
 using AttendFunction = std::function<at::Tensor(const at::Tensor& tokens, const std::vector<at::Tensor>& weights)>;
 
-/// The slices of one layer in its forward pass: their tokens, means over all points (`slice_tokens`), and their states after attention. Small tensors, the
-/// same on every rank among which rows are cut.
+/// The slices of one layer in forward: their tokens, means over all points (`slice_tokens`), and their states after
+/// attention. Small tensors, equal on all ranks over which rows are sharded.
 class SliceStates {
 public:
-    /// One all-reduce of B * H * S * (D + 1) numbers, of float or wider, where rows are cut.
+    /// One all-reduce of B * H * S * (D + 1) numbers, of float or wider, if rows are sharded.
     ///
     /// @param sums      (B, H, S, D + 1): this rank's weighted features, then weights
-    /// @param weights   of `attend`, plain
+    /// @param weights   weights of `attend`, plain
     /// @param rows      layout of the points; null for plain ones
     /// @param record    keep what `backward` needs
     SliceStates(const at::Tensor& sums, at::ScalarType type, double epsilon, const AttendFunction& attend, const std::vector<at::Tensor>& weights, SpecPtr rows,
@@ -33,17 +33,17 @@ public:
     struct Gradients {
         at::Tensor sums;                  ///< (B, H, S, D + 1), complete
         at::Tensor states;                ///< (B, H, S, D): of the points of all ranks
-        std::vector<at::Tensor> weights;  ///< of `attend`, from this rank's samples
+        std::vector<at::Tensor> weights;  ///< gradients of the weights of `attend`, from this rank's samples
     };
 
-    /// One all-reduce of B * H * S * D numbers where rows are cut.
+    /// One all-reduce of B * H * S * D numbers if rows are sharded.
     /// @param states_gradient   (B, H, S, D): the contribution of this rank's points
     Gradients backward(const at::Tensor& states_gradient) const;
 
 private:
     SpecPtr rows_;
     at::ScalarType type_;
-    at::Tensor sums_;    // of all ranks
+    at::Tensor sums_;    // over all ranks
     at::Tensor norm_;    // (B, H, S, 1)
     at::Tensor tokens_;  // a leaf of the small graph that ends in recorded_
     std::vector<at::Tensor> weights_;

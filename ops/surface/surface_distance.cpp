@@ -23,9 +23,9 @@ namespace meshard {
 namespace {
 
 constexpr const char* kWhere = "signed_distance";
-constexpr std::int64_t kQueriesAThread = 256;  // at least
+constexpr std::int64_t kQueriesAThread = 256;  // the smallest share of the work for which another thread is used
 
-/// Message about a tensor that should have rows of three; empty if it is valid.
+/// The error message about a tensor that must have rows of three; empty if it is valid.
 std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_numbers)
 {
     const bool fits = of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
@@ -35,7 +35,7 @@ std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_nu
            (of_numbers ? "a floating type." : "int64 or int32.");
 }
 
-/// Collective. Throws on all ranks if ranks differ in arguments on which the later messages depend.
+/// Throws on all ranks if ranks differ in arguments on which later messages depend. Collective.
 void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_gradient, bool vertices_need_gradient, const RankGroup& group)
 {
     const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign), std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient,
@@ -46,7 +46,7 @@ void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_
                        "all or none of which need gradients.");
 }
 
-/// All rows of a tensor of the surface, gathered in the order of their ids. Differentiable.
+/// All rows of a tensor of the surface, gathered and sorted by id. Differentiable.
 at::Tensor gathered(const CutRows& part, const at::Tensor& tensor)
 {
     return part.is_cut() ? gather_rows(tensor, at::arange(part.num_global, at::kLong)) : part.own;
@@ -64,7 +64,7 @@ std::vector<T> values_of(const at::Tensor& tensor)
 struct Found {
     at::Tensor distances, directions, points, faces;
     at::Tensor corners;  ///< (M, 3), int64: vertices of the nearest triangle; 0 without result
-    at::Tensor weights;  ///< (M, 3): of the three, the nearest point; 0 without result
+    at::Tensor weights;  ///< (M, 3): weights of these vertices that give the nearest point; 0 without result
 };
 
 Found no_results(std::int64_t m)
@@ -103,7 +103,7 @@ Found find_nearest(const TriangleSurface& surface, const at::Tensor& queries, co
     return found;
 }
 
-/// The same for a surface that is cut among the ranks.
+/// `find_nearest` for a surface that is cut among the ranks.
 Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, const CutRows& face_rows, const at::Tensor& queries, double max_distance)
 {
     const auto group = face_rows.group();
@@ -128,9 +128,9 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
     return found;
 }
 
-/// The distances with a gradient in queries and vertices. The nearest point moves with the triangle; a move within the triangle does not change the distance
-/// (to first order).
-/// `corners`: (M, corner, 3), the nearest triangles' vertices with their history.
+/// The distances with gradients in queries and vertices. The nearest point moves with the triangle; a move within the
+/// triangle does not change the distance (to first order).
+/// @param corners   (M, corner, 3), the nearest triangles' vertices with their history
 at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const at::Tensor& queries, const at::Tensor& corners)
 {
     const auto directions = found.directions.nan_to_num(0.0).to(distances.scalar_type());
@@ -148,7 +148,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
 {
     const auto vertex_rows = cut_rows_of(kWhere, "vertices", vertices), face_rows = cut_rows_of(kWhere, "faces", faces);
     const auto query_rows = cut_rows_of(kWhere, "queries", queries);
-    // The group of ranks that hold different rows: they check arguments together.
+    // Arguments are checked together by the ranks that hold different rows.
     const auto group = query_rows.is_cut() ? query_rows.group() : vertex_rows.is_cut() ? vertex_rows.group() : face_rows.group();
     const auto own = query_rows.own.detach().to(at::kCPU, at::kDouble).contiguous();
     const bool with_gradients = at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad());
@@ -167,7 +167,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     throw_together(error, group);
     require_same_call(options, with_gradients && query_rows.own.requires_grad(), with_gradients && vertices.requires_grad(), group);
 
-    at::Tensor all_vertices;  // where every rank has them
+    at::Tensor all_vertices;  // if every rank has them
     Found found;
     if (in_parts) {
         found = find_in_parts(vertices, vertex_rows, face_rows, own, options.max_distance);
@@ -191,7 +191,8 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     if (with_gradients) {
         auto source = in_parts ? vertices : all_vertices;
         if (!vertex_rows.is_cut())
-            source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());  // queries differ from rank to rank, vertices do not
+            // Queries differ from rank to rank, vertices do not.
+            source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());
         const auto wanted = found.corners.view({-1});
         const auto corners = vertices.requires_grad() ? (in_parts ? gather_rows(source, wanted) : take_rows(source, wanted)).view({-1, 3, 3}) : at::empty({0});
         for (auto* tensor : {&found.directions, &found.weights}) *tensor = tensor->to(device);

@@ -11,13 +11,14 @@ namespace meshard {
 
 /// Nearest point of a surface to a query.
 struct SurfaceNearest {
-    double distance_squared = 0, distance = 0;  ///< the latter positive outside, negative inside
-    Vector3 direction{}, point{}, weights{};    ///< gradient of the distance, nearest point, and its weights of the triangle's corners
-    std::int64_t face = -1;                     ///< -1 for none within the distance
+    double distance_squared = 0, distance = 0;  ///< `distance` is positive outside, negative inside
+    /// Gradient of the distance, nearest point, and its weights of the triangle's corners.
+    Vector3 direction{}, point{}, weights{};
+    std::int64_t face = -1;  ///< -1 if none is within the distance
     std::array<std::int64_t, 3> corners{};
 };
 
-/// The sign by the winding number if it is given, else by pseudonormals.
+/// The sign is computed from the winding number if it is given, else from pseudonormals.
 SurfaceNearest nearest_on_surface(const TriangleSurface& surface, const SurfaceSearch& search, const WindingNumber* winding, const Vector3& query,
                                   double max_distance);
 

@@ -19,11 +19,11 @@
 namespace meshard {
 namespace {
 
-constexpr int kBoxes = 64;                    // that a rank publishes
-constexpr std::int64_t kFewestQueries = 256;  // that a thread takes
-constexpr double kSlack = 1 + 1e-12;          // for the roundings of roots and squares
+constexpr int kBoxes = 64;                    // number of boxes that a rank publishes
+constexpr std::int64_t kFewestQueries = 256;  // the fewest queries for a thread
+constexpr double kSlack = 1 + 1e-12;          // covers the rounding of roots and squares
 
-/// Sends `rows[r]`, `width` numbers a row, to rank r; returns the rows received, by sender.
+/// Sends `rows[r]`, with `width` numbers in a row, to rank r; returns the rows received from each rank.
 template <class T>
 std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, std::int64_t width, const RankGroup& group)
 {
@@ -50,7 +50,7 @@ Vector3 corner_of(const SurfacePart& part, std::int64_t face, int k)
     return {at[0], at[1], at[2]};
 }
 
-/// A hash of a position. Different positions rarely have the same one; then a few triangles more are sent.
+/// A hash of a position. Collisions are rare, and only cause a few more triangles to be sent.
 std::int64_t key_of(const Vector3& position)
 {
     std::uint64_t hash = 0;
@@ -61,7 +61,7 @@ std::int64_t key_of(const Vector3& position)
     return static_cast<std::int64_t>(hash >> 1);
 }
 
-/// For each position where corners of this rank's triangles and of other ranks' meet, those ranks.
+/// For each position of a corner that this rank's triangles share with triangles of other ranks, those ranks.
 std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const SurfacePart& part, const RankGroup& group)
 {
     const auto size = static_cast<std::size_t>(group.size());
@@ -69,7 +69,7 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
     for (std::size_t c = 0; c < part.corner_ids.size(); ++c) keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-    // Each key belongs to one rank, to which all ranks with that key send it.
+    // Each key is assigned to one rank, to which all ranks with that key send it.
     std::vector<std::vector<std::int64_t>> sent_keys(size), answers(size);
     for (const auto key : keys) sent_keys[static_cast<std::uint64_t>(key) % size].push_back(key);
     const auto received = exchanged(sent_keys, 1, group);
@@ -94,14 +94,14 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
     return ranks_at;
 }
 
-/// This rank's triangles and those of other ranks that share a corner with them, in the order of their ids.
+/// This rank's triangles and those of other ranks that share a corner with them, sorted by id.
 struct LocalSurface {
     SurfacePart part;
     std::vector<char> is_own;
     std::optional<TriangleSurface> surface;  // none without own triangles
     std::optional<SurfaceSearch> search;
 
-    /// The result with global ids; none if the nearest triangle is another rank's: that rank sends it.
+    /// The result with global ids; no face if the nearest triangle belongs to another rank, which finds it itself.
     SurfaceNearest nearest(const Vector3& query, double max_distance, double* bound = nullptr) const
     {
         if (!surface) return {};
@@ -154,14 +154,14 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
         local.part.corners.insert(local.part.corners.end(), &part.corners[9 * f], &part.corners[9 * f] + 9);
     }
     if (num_own == 0) return;
-    // Each triangle gets corners of its own: TriangleSurface takes equal coordinates for one vertex.
+    // Each triangle gets its own corners: TriangleSurface merges vertices with equal coordinates.
     std::vector<std::int64_t> corners(local.part.corner_ids.size());
     std::iota(corners.begin(), corners.end(), 0);
     local.surface.emplace(local.part.corners, std::move(corners));
     local.search.emplace(*local.surface);
 }
 
-/// Bounding boxes of groups of triangles of about the same size, by halving along the longest side.
+/// Bounding boxes of groups of about equal numbers of triangles, by halving along the longest side.
 void add_boxes(const SurfacePart& part, std::span<std::int32_t> faces, int count, std::vector<PointBox>& boxes)
 {
     PointBox box;
@@ -216,7 +216,7 @@ void for_each_query(std::int64_t count, const std::function<void(std::int64_t)>&
     });
 }
 
-constexpr std::int64_t kNumbers = 11, kIds = 4;  // of an answer
+constexpr std::int64_t kNumbers = 11, kIds = 4;  // numbers and ids in an answer
 
 void pack(const SurfaceNearest& found, double* numbers, std::int64_t* ids)
 {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Rounds to a float that is at most, or at least, the number.
+// Rounds to the nearest float that is not above, or not below, the number.
 float rounded_down(double x)
 {
     return std::nextafterf(static_cast<float>(x), -kInfinity);
@@ -27,12 +27,13 @@ float rounded_up(double x)
 struct Query {
     const TriangleSurface* surface;
     Vector3 point;
-    double bound_squared;  // upper bound: farther triangles are no results
-    double shift;          // distance between the point and its rounding to single precision, which Embree gets
+    double bound_squared;  // farther triangles are no results
+    double shift;          // distance between the point and its rounding to single precision, which Embree uses
     SurfaceSearch::Hit hit;
 };
 
-/// A search radius for Embree that includes the box of every triangle at most `distance` from the query, with all rounding errors.
+/// A search radius for Embree that includes the box of every triangle within `distance` of the query, considering all
+/// rounding errors.
 float radius_of(double distance, double shift)
 {
     return rounded_up((distance + shift) * (1 + 1e-6));
@@ -63,7 +64,7 @@ bool has_surface_search()
 
 struct SurfaceSearch::Impl {
     const TriangleSurface& surface;
-    Vector3 centre{};  // origin of the coordinates given to Embree, for less rounding in single precision
+    Vector3 centre{};  // origin of the coordinates given to Embree, which reduces rounding in single precision
     RTCDevice device = nullptr;
     RTCScene scene = nullptr;
 

@@ -8,15 +8,16 @@
 
 namespace meshard {
 
-/// True if this program was built with Embree.
+/// Returns whether this program was built with Embree.
 bool has_surface_search();
 
-/// Finds the triangle nearest to a point: Embree's point queries over the triangles' bounding boxes, distances to the triangles in double precision.
-/// Boxes are rounded outwards, and the distance to every triangle whose box may hold the nearest point is computed: the result is that of brute force.
+/// Finds the triangle nearest to a point: Embree's point queries on the triangles' bounding boxes, distances to
+/// triangles in double precision. Boxes are rounded outwards, and the distance to every triangle whose box may hold the
+/// nearest point is computed, so that the result is that of brute force.
 class SurfaceSearch {
 public:
     struct Hit {
-        std::int64_t face = -1;  ///< of equally near faces the first; -1 if none is within the distance
+        std::int64_t face = -1;  ///< the first of equally near faces; -1 if none is within the distance
         NearestOnTriangle nearest;
     };
 

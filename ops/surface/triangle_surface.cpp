@@ -92,7 +92,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
 
     struct Side {
         std::int32_t low, high;
-        std::int64_t position;  // in edges_
+        std::int64_t position;  // index into edges_
     };
     std::vector<Side> sides;
     sides.reserve(faces_.size());

@@ -14,18 +14,19 @@ namespace meshard {
 struct NearestOnTriangle {
     double distance_squared = 0;
     Vector3 point{};
-    Vector3 weights{};  ///< of the three corners; the point is their weighted sum
-    int feature = 0;    ///< 0, 1, 2: that corner; 3, 4, 5: the edge from corner 0, 1, 2 to the next; 6: inside
+    Vector3 weights{};  ///< weights of the three corners; the point is their weighted sum
+    int feature = 0;    ///< 0, 1, 2: that corner; 3, 4, 5: the edge from corner 0, 1, 2 to the next; 6: the inside
 };
 
-/// In double precision; triangles without area are edges or points.
+/// Computed in double precision; triangles without area are edges or points.
 NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, const Vector3& b, const Vector3& c);
 
-/// Triangles and the normals of their faces, edges and vertices. Vertices with the same coordinates count as one, so that the triangles of an STL file
-/// are connected.
+/// Triangles and the normals of their faces, edges and vertices. Vertices with equal coordinates count as one, so that
+/// the triangles of an STL file are connected.
 ///
-/// The normal of an edge is the sum of its triangles' unit normals, that of a vertex their sum weighted by the angles there: the side on which a point
-/// lies is then the sign of one dot product, for a nearest point on a face, an edge or a vertex (Baerentzen and Aanaes 2005, angle-weighted pseudonormals).
+/// The normal of an edge is the sum of its triangles' unit normals, that of a vertex their sum weighted by the angles
+/// there: the side on which a point is follows from the sign of one dot product, for a nearest point on a face, an edge
+/// or a vertex (Baerentzen and Aanaes 2005, angle-weighted pseudonormals).
 class TriangleSurface {
 public:
     /// @param vertices  (n, 3)  @param faces  (m, 3), right-handed seen from outside
@@ -45,8 +46,8 @@ private:
     std::vector<double> vertices_;
     std::vector<std::int64_t> faces_;
     std::vector<Vector3> face_normals_, edge_normals_, vertex_normals_;
-    std::vector<std::int32_t> edges_;    ///< (m, 3): of each face, into the edge normals
-    std::vector<std::int32_t> same_as_;  ///< of each vertex: the first with its coordinates
+    std::vector<std::int32_t> edges_;    ///< (m, 3): indices into the edge normals
+    std::vector<std::int32_t> same_as_;  ///< for each vertex the first one with its coordinates
 };
 
 }  // namespace meshard

@@ -90,7 +90,7 @@ double WindingNumber::exact(const Vector3& query) const
 
 double WindingNumber::approximate(const Vector3& query) const
 {
-    std::array<std::int32_t, 128> waiting;  // two a level
+    std::array<std::int32_t, 128> waiting;  // two for each level
     std::size_t num_waiting = 0;
     waiting[num_waiting++] = 0;
     double sum = 0;

@@ -8,29 +8,30 @@
 
 namespace meshard {
 
-/// How often a surface winds around a point: 1 inside and 0 outside of a closed surface whose triangles are right-handed seen from outside, a value between
-/// them near holes (Jacobson et al. 2013, generalized winding numbers).
+/// The generalized winding number of a surface around a point: 1 inside and 0 outside a closed surface whose triangles
+/// are right-handed seen from outside, a value in between near holes (Jacobson et al. 2013).
 class WindingNumber {
 public:
-    /// The surface must outlive this.
+    /// The surface must outlive this object.
     explicit WindingNumber(const TriangleSurface& surface);
 
-    /// Sum of solid angles of all triangles, over 4 pi.
+    /// The sum of the solid angles of all triangles, divided by 4 pi.
     double exact(const Vector3& query) const;
 
-    /// The same with far groups of triangles as dipoles (Barill et al. 2018): within 0.05.
+    /// `exact` with far groups of triangles approximated as dipoles (Barill et al. 2018), within 0.05.
     double approximate(const Vector3& query) const;
 
-    /// Winding number above one half; all triangles are summed where the approximation cannot tell.
+    /// Returns whether the winding number is above one half; sums all triangles if the approximation does not decide
+    /// it.
     bool is_inside(const Vector3& query) const;
 
 private:
     struct Node {
         Vector3 centre{};
         Vector3 area{};             ///< sum of area vectors
-        double radius_squared = 0;  ///< of a sphere around `centre` that holds all triangles of the node
+        double radius_squared = 0;  ///< radius of a sphere around `centre` that contains all triangles of the node
         std::int32_t first = 0, count = 0;
-        std::int32_t children = -1;  ///< index of the first of two in nodes_; -1 for a leaf
+        std::int32_t children = -1;  ///< index in nodes_ of the first of two children; -1 for a leaf
     };
 
     void build(std::int32_t node, std::vector<Vector3>& centroids);

@@ -55,7 +55,7 @@ public:
                 const auto chain = chain_to_room(part);
                 auto count = std::min(size(part) - most_rows_, most_rows_ - size(chain.back()));
                 for (std::size_t k = 1; k + 1 < chain.size(); ++k) count = std::min(count, size(chain[k]));
-                // From the end of the chain, so that no part of the chain exceeds its bound in between.
+                // Moved from the end of the chain, so that no part of the chain exceeds its bound in between.
                 for (auto k = chain.size() - 1; k > 0; --k) move_rows(chain[k - 1], chain[k], count);
             }
     }
@@ -74,8 +74,8 @@ private:
         return static_cast<std::int32_t>(std::ranges::min_element(rows_, {}, [](const auto& r) { return r.size(); }) - rows_.begin());
     }
 
-    // Parts from `part` to the nearest that has room, each a neighbour of the one before; if none can be reached so,
-    // the smallest.
+    // A chain of neighbouring parts from `part` to the nearest one that has room; if there is none, `part` and the
+    // smallest part.
     std::vector<std::int32_t> chain_to_room(std::int32_t part)
     {
         std::vector<std::int32_t> reached{part};
@@ -104,12 +104,12 @@ private:
         return chain;
     }
 
-    // Takes the rows in rings from the boundary with `to` inwards (or, without a common boundary, from the part's first
-    // row with the fewest neighbours in it), so that the moved rows are connected if the part is.
+    // Moves rows in rings from the boundary with `to` inwards (or, without a common boundary, from the part's first row
+    // with the fewest neighbours in it), so that the moved rows are connected if the part is.
     void move_rows(std::int32_t from, std::int32_t to, std::int64_t count)
     {
         ++stamp_;
-        std::vector<std::pair<std::int64_t, std::int32_t>> boundary;  // (edges kept less edges healed, row)
+        std::vector<std::pair<std::int64_t, std::int32_t>> boundary;  // (edges kept minus edges healed, row)
         std::pair<std::int64_t, std::int32_t> loosest{graph_.num_rows(), -1};
         for (const auto i : rows_[from]) {
             std::int64_t inside = 0, across = 0;
@@ -130,7 +130,7 @@ private:
             taken.push_back(i);
         };
         for (const auto& [loss, i] : boundary) take(i);
-        auto rest = rows_[from].begin();  // for parts in several pieces
+        auto rest = rows_[from].begin();  // needed for parts in several pieces
         for (std::size_t next = 0; static_cast<std::int64_t>(taken.size()) < count; ++next) {
             while (next == taken.size()) take(*rest++);
             for (const auto j : graph_.row(taken[next]))
@@ -147,7 +147,7 @@ private:
     const Csr& graph_;
     std::vector<std::int32_t>& owners_;
     std::int64_t most_rows_;
-    std::vector<std::vector<std::int32_t>> rows_;  // of each part, ascending
+    std::vector<std::vector<std::int32_t>> rows_;  // rows of each part, ascending
     std::vector<std::int32_t> seen_row_;
     std::vector<std::int32_t> came_from_;
     std::int32_t stamp_ = 0;

@@ -11,12 +11,12 @@ namespace meshard {
 
 /// Target weights of the parts. By default each row weighs one, and all parts have the same target.
 struct BalanceTarget {
-    double imbalance = 1.03;  ///< largest allowed part over its fair share
+    double imbalance = 1.03;  ///< largest allowed ratio of a part to its fair share
     std::int32_t num_weights = 1;
-    std::span<const std::int32_t> row_weights = {};  ///< (rows, num_weights), not negative, or none
-    std::span<const double> capacities = {};         ///< one a part, positive, in any unit, or none
+    std::span<const std::int32_t> row_weights = {};  ///< (rows, num_weights), not negative, or empty
+    std::span<const double> capacities = {};         ///< one for each part, positive, in any unit, or empty
 
-    /// Whether each row weighs one and all parts have the same capacity.
+    /// Returns whether each row weighs one and all parts have the same capacity.
     bool is_plain() const { return row_weights.empty() && capacities.empty(); }
 };
 
@@ -25,7 +25,7 @@ struct BalanceTarget {
 /// @throws InvalidInput if sizes disagree, a weight is negative, a capacity not positive, or imbalance below 1.
 std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts, const BalanceTarget& balance);
 
-/// Largest part weight over the part's fair share, of each weight; 1 for a weight that no row has.
+/// For each weight the largest ratio of a part's weight to its fair share; 1 for a weight that no row has.
 std::vector<double> imbalances(const Partition& partition, const BalanceTarget& balance);
 
 /// Weights of each part, (num_parts, num_weights).

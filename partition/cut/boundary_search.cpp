@@ -16,11 +16,12 @@ constexpr float never = -std::numeric_limits<float>::infinity();
 constexpr double rounding = 1e-4;  // smaller gains are treated as zero
 constexpr int num_descents = 10;
 
-// A row with more neighbours than this keeps its part: counting what its move changes would take longer than the moves around it gain. Its neighbours are
-// counted by part, so that their own moves need not go through all of them.
+// A row with more neighbours than this keeps its part: updating the counts after its move would take longer than the
+// moves around it gain. Its neighbours are counted by part, so that their own moves need not visit all of them.
 constexpr std::size_t most_neighbors_of_moved = 256;
 
-// Units of work beside one a row, so that the limit of work bounds the time on graphs with many neighbours a row, too.
+// Neighbours that count as one unit of work, besides one for each row, so that the limit of work also bounds the time
+// on graphs with many neighbours for each row.
 constexpr std::int64_t neighbors_a_unit = 32;
 constexpr std::int64_t second_neighbors_a_unit = 1024;
 
@@ -51,7 +52,7 @@ void BoundarySearch::count()
     ghosts_.assign(num_parts_, 0);
     price_.assign(num_parts_, 0);
     ghost_price_.assign(num_parts_, 0);
-    std::vector<std::int32_t> seen_by(num_parts_, -1);  // the last row with a neighbour in the part
+    std::vector<std::int32_t> seen_by(num_parts_, -1);  // for each part the last row that has a neighbour in it
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i) {
         const auto part = owners_[i];
         if (is_hub(i))
@@ -88,7 +89,7 @@ void BoundarySearch::update_prices()
     for (std::int32_t part = 0; part < num_parts_; ++part) update_price(part);
 }
 
-// Weight of the part as a share of its bound; of several weights, the largest share.
+// Weight of the part divided by its bound; with several weights, the largest ratio.
 double BoundarySearch::fill(std::int32_t part) const
 {
     double most = 0;
@@ -108,7 +109,8 @@ bool BoundarySearch::fits(std::int32_t row, std::int32_t part) const
     return true;
 }
 
-// Changes of the two parts' ghosts when `row`, a ghost of `to`, moves there; the ghosts of other parts stay the same.
+// Changes in the numbers of ghosts of the two parts when `row`, a ghost of `to`, moves there; other parts' ghosts stay
+// the same.
 BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to)
 {
     Changes changes{0, -1};
@@ -117,11 +119,11 @@ BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int
     for (const auto j : graph_.row(row)) {
         const auto owner = owners_[j];
         is_seen_by_from |= owner == from;
-        // `j`, by way of another row or because it is the part's own.
+        // Whether each part has `j` as a row or ghost without `row`.
         bool from_sees = owner == from, to_sees = owner == to;
         if (is_hub(j)) {
             const auto& counts = neighbors_by_part_.at(j);
-            from_sees |= counts.at(from) > 1;  // one is `row` itself
+            from_sees |= counts.at(from) > 1;  // `row` itself is one of them
             to_sees |= counts.contains(to);
         } else {
             num_visited += std::ssize(graph_.row(j));
@@ -198,7 +200,7 @@ void BoundarySearch::change_part(std::int32_t row, std::int32_t to)
     owners_[row] = to;
 }
 
-// Moves a row to a part of which it is a ghost.
+// Moves a row to a part that has it as a ghost.
 BoundarySearch::Done BoundarySearch::move(std::int32_t row, const Move& found)
 {
     const auto from = owners_[row];

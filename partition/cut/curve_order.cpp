@@ -18,8 +18,8 @@ constexpr int kBits = 21;  // three coordinates of 21 bits fill an index
 // For each orientation of the curve (state) and one bit of each coordinate: next state * 8 + digit of the index.
 using CurveTable = std::array<std::array<std::uint16_t, 8>, 96>;
 
-// Skilling's loops over all bits, taken apart into steps of one bit: each step gives a digit and leaves the lower bits with
-// their axes exchanged, some inverted, and the Gray code flipped or not.
+// Skilling's loops over all bits as steps of one bit: each step gives a digit, and exchanges the axes of the lower bits,
+// inverts some of them, and flips the Gray code or not.
 CurveTable make_curve_table()
 {
     struct State {

@@ -107,7 +107,7 @@ private:
         const auto middle_part = (first_part + end_part) / 2;
         std::int64_t count;
         if (weights_.empty()) {
-            // Where the rows begin and end in a perfect cut of the whole, so that errors do not add up.
+            // The first row of a part in a perfect cut of the whole, so that rounding errors do not accumulate.
             const auto place = [&](std::int32_t part) { return static_cast<std::int64_t>(before_[part] * static_cast<double>(rows_.size()) + 0.5); };
             count = std::clamp<std::int64_t>(place(middle_part) - place(first_part), 0, static_cast<std::int64_t>(rows.size()));
             std::nth_element(rows.begin(), rows.begin() + count, rows.end(), comes_before);

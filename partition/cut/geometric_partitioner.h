@@ -11,7 +11,7 @@
 
 namespace meshard {
 
-/// Centroid of each row, (rows, 3): the mean of a cell's points; of a cloud, the point. Zeros for a cell without points.
+/// Centroid of each row, (rows, 3): the mean of a cell's points; for a cloud, the point. Zeros for a cell without points.
 std::vector<float> row_centroids(const Mesh& mesh);
 
 /// Recursive coordinate bisection (Berger and Bokhari 1987): cuts the rows in two across the longest side of their bounding box, in

@@ -25,8 +25,8 @@ namespace {
 
 static_assert(std::is_same_v<idx_t, std::int32_t>, "written for METIS built with 32-bit indices, as Debian's is");
 
-/// A guard: while it lives, SIGTERM is blocked in this thread. METIS's handler would jump out of any function, malloc included, whose lock would then stay
-/// locked. The program itself must block the signal in other threads (io/bytes/interruption.h).
+/// A guard: blocks SIGTERM in this thread. METIS's handler would jump out of any function, malloc included, whose lock
+/// would then stay locked. The program itself must block the signal in other threads (io/bytes/interruption.h).
 class TerminationWaits {
 public:
     TerminationWaits()
@@ -44,8 +44,8 @@ private:
     sigset_t before_;
 };
 
-/// A guard: while it lives, what is printed to standard output, where programs expect results, goes to standard error. METIS prints
-/// advice there, e.g. on weights that are zero.
+/// A guard: redirects standard output, where programs expect results, to standard error. METIS prints advice there,
+/// e.g. on weights that are zero.
 class PrintsOnStderr {
 public:
     PrintsOnStderr()
@@ -86,7 +86,7 @@ void check_options(const Csr& graph, const MetisOptions& options)
 // METIS expects every edge in both directions and would write past its arrays if one were missing.
 void check_symmetry(const Csr& graph)
 {
-    std::uint64_t balance = 0;  // each edge adds its hash in one direction and takes it away in the other
+    std::uint64_t balance = 0;  // each edge adds its hash in one direction and subtracts it in the other
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) {
             if (i == j) throw InvalidInput("partition_with_metis: row " + std::to_string(i) + " of the graph is its own neighbour.");
@@ -127,7 +127,8 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     // METIS uses the C library's random numbers and installs signal handlers: one caller at a time.
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
-    // Weights may not overflow METIS's sums: a total above 2^30 is scaled down, each weight that is not 0 stays at least 1.
+    // The sums of weights must not overflow in METIS: a total above 2^30 is scaled down; each weight that is not 0
+    // stays at least 1.
     idx_t num_weights = options.num_weights;
     auto weights = scaled_weights(options);
     std::vector<real_t> shares;
@@ -164,11 +165,11 @@ Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
     graph.validate(graph.num_rows());
     check_symmetry(graph);
     const auto num_rows = graph.num_rows();
-    largest_weights_allowed(num_rows, options.num_parts, options.balance());  // refuses what does not fit
+    largest_weights_allowed(num_rows, options.num_parts, options.balance());  // throws if the balance does not fit
     Partition partition{options.num_parts, std::vector<std::int32_t>(num_rows, 0)};
     if (options.num_parts == 1 || num_rows == 0) return partition;
-    // With few rows a part METIS leaves parts empty, and prints it to standard output; without edges it has nothing to
-    // do.
+    // METIS leaves parts empty if there are few rows for each, and prints that to standard output; without edges it is
+    // not needed.
     constexpr std::int64_t fewest_rows_per_part = 12;
     if (num_rows < fewest_rows_per_part * options.num_parts || graph.num_entries() == 0)
         partition.owners = breadth_first_blocks(graph, options.num_parts);

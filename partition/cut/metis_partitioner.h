@@ -12,18 +12,19 @@ namespace meshard {
 
 struct MetisOptions {
     std::int32_t num_parts = 1;
-    double imbalance = 1.03;  ///< largest part over mean part that is allowed
+    double imbalance = 1.03;  ///< largest allowed ratio of the largest part to the mean
     std::int32_t seed = 0;
-    bool recursive = false;        ///< recursive bisection in place of k-way
+    bool recursive = false;        ///< recursive bisection instead of k-way
     std::int32_t num_weights = 1;  ///< as in BalanceTarget
     std::span<const std::int32_t> row_weights = {};
     std::span<const double> capacities = {};
-    std::span<const std::int32_t> edge_weights = {};  ///< of each entry of the graph, positive, or none: what cutting it costs
+    /// For each entry of the graph the positive cost of cutting it; or empty.
+    std::span<const std::int32_t> edge_weights = {};
 
     BalanceTarget balance() const { return {imbalance, num_weights, row_weights, capacities}; }
 };
 
-/// Whether METIS's 32-bit indices can count the rows and entries of the graph.
+/// Returns whether METIS's 32-bit indices can count the rows and entries of the graph.
 bool fits_metis(std::int64_t num_rows, std::int64_t num_entries);
 inline bool fits_metis(const Csr& graph)
 {

@@ -26,7 +26,7 @@ bool PartWalk::may_break(std::int32_t row)
             ++num_missing;
         }
     }
-    constexpr std::size_t neighbors_a_row = 64;  // more are hubs, which end a walk
+    constexpr std::size_t neighbors_a_row = 64;  // rows with more neighbours are hubs, which end a walk
     for (std::size_t next = 0; next < walk_.size() && num_missing > 0; ++next) {
         if (walk_.size() > longest_ || num_visited > neighbors_a_row * longest_) return true;
         num_visited += graph_.row(walk_[next]).size();

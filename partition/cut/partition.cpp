@@ -25,7 +25,7 @@ double imbalance_of(std::span<const std::int64_t> sizes, std::int64_t num_rows)
     return static_cast<double>(std::ranges::max(sizes)) * static_cast<double>(sizes.size()) / static_cast<double>(num_rows);
 }
 
-// Disjoint sets of rows, each with its lowest row as root; following `root` leads there in one or more steps.
+// Returns the root, the lowest row, of the set of row i, in a forest of disjoint sets.
 std::int32_t root_of(std::vector<std::int32_t>& root, std::int32_t i)
 {
     while (root[i] != i) i = root[i] = root[root[i]];
@@ -100,13 +100,13 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     quality.parts.resize(partition.num_parts);
     for (std::int32_t p = 0; p < partition.num_parts; ++p) quality.parts[p].num_owned = sizes[p];
 
-    // One pass in the order of the rows, with fewer cache misses than a search along edges: connected pieces are merged
-    // as sets of rows with the lowest one as root, and boundary rows are collected by part.
+    // One pass in row order, which has fewer cache misses than a search along edges: connected pieces are merged as
+    // sets of rows with the lowest one as root, and boundary rows are collected by part.
     std::vector<std::int32_t> root(owners.size());
     std::vector<std::int32_t> boundary, owners_of_boundary;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners.size()); ++i) {
         bool is_at_boundary = false;
-        auto lowest = i;  // root of the piece that the row is in so far
+        auto lowest = i;  // root of the row's piece so far
         for (const auto j : graph.row(i)) {
             if (owners[j] != owners[i])
                 is_at_boundary = true;
@@ -121,7 +121,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     for (std::size_t i = 0; i < root.size(); ++i)
         if (root[i] == static_cast<std::int32_t>(i)) ++quality.parts[owners[i]].num_components;
 
-    auto seen_by = std::move(root);  // last part that saw this row as a ghost
+    auto seen_by = std::move(root);  // last part that has counted this row as a ghost
     std::ranges::fill(seen_by, -1);
     std::vector<std::int64_t> edges_to(partition.num_parts, 0);
     const auto boundary_of_part = rows_by_part({partition.num_parts, std::move(owners_of_boundary)});
@@ -140,7 +140,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
         quality.edge_cut += part.cut_edges;
         quality.communication_volume += part.num_ghosts;
     }
-    quality.edge_cut /= 2;  // each cut edge was met from both its ends
+    quality.edge_cut /= 2;  // each cut edge was counted from both ends
     return quality;
 }
 

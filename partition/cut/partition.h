@@ -9,9 +9,9 @@
 
 namespace meshard {
 
-/// Which part owns each row (cell of a mesh, point of a cloud).
+/// The owner (part) of each row (cell of a mesh, point of a cloud).
 ///
-/// Holds: every owner lies in [0, num_parts). A part may be empty.
+/// Invariant: every owner is in [0, num_parts). A part may be empty.
 struct Partition {
     std::int32_t num_parts = 1;
     std::vector<std::int32_t> owners;
@@ -25,10 +25,10 @@ struct Partition {
 
 std::vector<std::int64_t> part_sizes(const Partition& partition);
 
-/// Row p = the rows that part p owns, ascending. @throws InvalidInput if the partition is not valid.
+/// Row p lists the rows that part p owns, ascending. @throws InvalidInput if the partition is not valid.
 Csr rows_by_part(const Partition& partition);
 
-/// Largest part over the mean part: 1 is perfect. 1 for no rows.
+/// The ratio of the largest part to the mean; 1 is perfect, and the value if there are no rows.
 double imbalance(const Partition& partition);
 
 /// Edges of `graph` between rows of different parts, each counted once.
@@ -40,10 +40,10 @@ std::int64_t communication_volume(const Partition& partition, const Csr& graph);
 /// Quality of one part.
 struct PartQuality {
     std::int64_t num_owned = 0;
-    std::int64_t num_ghosts = 0;               ///< rows of one ghost layer
-    std::int64_t cut_edges = 0;                ///< edges from this part to others
+    std::int64_t num_ghosts = 0;               ///< number of rows in one ghost layer
+    std::int64_t cut_edges = 0;                ///< number of edges from this part to others
     std::vector<std::int32_t> neighbors;       ///< parts that share an edge with this one, ascending
-    std::vector<std::int64_t> neighbor_edges;  ///< edges to each of them: shared faces, for a cell graph
+    std::vector<std::int64_t> neighbor_edges;  ///< number of edges to each of them: shared faces, for a cell graph
     std::int64_t num_components = 0;           ///< connected pieces of the part; 0 if empty
 };
 

@@ -32,9 +32,9 @@ Partition by_metis(const PartitionProblem& problem, bool recursive)
                                                  .edge_weights = problem.edge_weights});
 }
 
-// Whether METIS may begin with rows joined in fours: its first rounds of joining take two thirds of its time.
-// Only where refinement makes up for the loss: parts are large, so that their shapes do not depend on
-// single rows; there are enough of them that no single shape decides the cut; cells are simple (with polyhedra, and with hanging nodes,
+// Returns whether METIS may start with rows merged in fours: its first rounds of merging take two thirds of its time.
+// Only if refinement compensates the loss: parts are large, so that their shapes do not depend on single rows; there
+// are enough of them that no single shape decides the cut; cells are simple (with polyhedra, and with hanging nodes,
 // cuts become larger), and not triangles, for which METIS is fast.
 bool may_join_before_metis(const PartitionProblem& problem)
 {
@@ -49,7 +49,7 @@ bool may_join_before_metis(const PartitionProblem& problem)
     return true;
 }
 
-// METIS's k-way on joined rows: a start for refinement, which then moves single rows.
+// METIS's k-way on merged rows: a start for refinement, which then moves single rows.
 Partition by_metis_on_joined_rows(const PartitionProblem& problem)
 {
     const auto& balance = problem.balance;
@@ -111,9 +111,9 @@ struct Start {
     Partition partition;
 };
 
-// Starts that may be better than the method's own: bisection for `auto`, and for a thorough cut METIS with other seeds. Each costs METIS's
-// time and a quick refinement, which takes longest and gains least where boundaries are long. If the user has chosen bisection or a
-// curve, no other start is tried.
+// Starts that may be better than the method's own: bisection for `auto`, and for a thorough cut METIS with other seeds.
+// Each costs METIS's time and a quick refinement, which takes longest and gains least if boundaries are long. If the
+// user has chosen bisection or a curve, no other start is tried.
 std::vector<Start> further_starts(const PartitionProblem& problem, const CutOptions& options, const CutMeasures& own)
 {
     const bool is_auto = options.method == "auto";
@@ -130,7 +130,7 @@ std::vector<Start> further_starts(const PartitionProblem& problem, const CutOpti
     return starts;
 }
 
-// Refines each start a little and the most promising further. In neither measure does the result come out worse than the
+// Refines each start a little and the most promising one further. In neither measure is the result worse than the
 // method's own start.
 CutResult improve_best(Partition start, const PartitionProblem& problem, const CutOptions& options)
 {
@@ -237,7 +237,7 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
         const auto parts = cut_rows(node_problem, options);
         for (std::size_t i = 0; i < sub.rows.size(); ++i) result.partition.owners[sub.rows[i]] = first_part + parts.partition.owners[i];
     }
-    // Rounding may leave a row too many somewhere.
+    // Rounding may leave a row too many in a part.
     if (options.contiguous) balance_weights_of_whole_parts(result.partition, *problem.graph, problem.balance);
     balance_weights(result.partition, *problem.graph, problem.balance);
     if (options.contiguous) result.in_pieces = parts_in_pieces(result.partition, *problem.graph);
@@ -299,7 +299,7 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
             throw InvalidInput("cut_rows: the levels multiply to " + std::to_string(product) + ", the parts are " + std::to_string(problem.num_parts) + ".");
         return cut_in_levels(problem, options);
     }
-    // A graph that is too large for METIS's 32-bit indices goes to Scotch.
+    // A graph that is too large for METIS's 32-bit indices is cut by Scotch.
     const bool is_large = !fits_metis(*problem.graph);
     const bool goes_to_scotch = is_large && has_scotch() && (method.name == "metis" || method.name == "auto");
     const bool searches = options.refine && !is_large && problem.edge_weights.empty();

@@ -39,10 +39,10 @@ void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget
     }
 }
 
-// Searches in cycles, and keeps the best found that is in neither measure worse than allowed.
+// Searches in cycles, and keeps the best partition found that is in neither measure worse than allowed.
 void search(Partition& partition, const Csr& graph, const RefinementOptions& options, std::span<const std::int64_t> most_weight, const CutMeasures& start)
 {
-    constexpr double least_gain = 0.004;  // of a cycle, in score
+    constexpr double least_gain = 0.004;  // smallest gain in score of a cycle
     auto fewest_in_pieces = options.contiguous ? parts_in_pieces(partition, graph).size() : 0;
     const bool is_fast = options.effort == RefinementEffort::Fast;
     const auto num_cycles = is_fast ? 2 : 12;

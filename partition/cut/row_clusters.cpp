@@ -13,15 +13,16 @@ namespace {
 
 struct WeightedGraph {
     Csr graph;
-    std::vector<std::int32_t> weights;  // of each entry; none: all 1
-    std::vector<std::int32_t> sizes;    // rows in each vertex; none: all 1
+    std::vector<std::int32_t> weights;  // weight of each entry; empty: all 1
+    std::vector<std::int32_t> sizes;    // number of rows in each vertex; empty: all 1
 
     std::int32_t weight(std::int64_t entry) const { return weights.empty() ? 1 : weights[entry]; }
     std::int32_t size(std::int32_t vertex) const { return sizes.empty() ? 1 : sizes[vertex]; }
 };
 
-// Number of each vertex after joining pairs. Among equally good neighbours the first, or with a seed a random one: if vertices
-// are numbered row by row, as in lattices, the first would join all of them in one direction.
+// Merges vertices in pairs and returns their new numbers. Among equally good neighbours it takes the first, or with a
+// seed a random one: if vertices are numbered row by row, as in lattices, the first would merge all of them in one
+// direction.
 RowClusters match(const Csr& graph, const WeightedGraph& fine, std::int32_t most_rows, std::optional<std::uint64_t> seed)
 {
     const auto num_vertices = static_cast<std::int32_t>(graph.num_rows());
@@ -62,7 +63,7 @@ WeightedGraph contract(const Csr& graph, const WeightedGraph& fine, const RowClu
     coarse.graph.offsets.reserve(static_cast<std::size_t>(pairs.num_clusters) + 1);
     coarse.graph.indices.reserve(graph.indices.size());
     coarse.weights.reserve(graph.indices.size());
-    std::vector<std::int64_t> entry_of(pairs.num_clusters, -1);  // of a neighbour in the current row
+    std::vector<std::int64_t> entry_of(pairs.num_clusters, -1);  // entry of each neighbour in the current row
     for (std::int32_t cluster = 0; cluster < pairs.num_clusters; ++cluster) {
         const auto begin = coarse.graph.num_entries();
         for (const auto v : {first[cluster], second[cluster]}) {

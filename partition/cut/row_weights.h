@@ -14,14 +14,14 @@ namespace meshard {
 
 /// Weights of the rows of a mesh by name, all of which are balanced at the same time:
 ///
-/// | name       | what a row weighs                                                                             |
-/// | ---------- | --------------------------------------------------------------------------------------------- |
-/// | cells      | 1                                                                                             |
-/// | points     | the points that it owns: those that no earlier cell uses, so that parts balance what they own   |
-/// | faces      | 1 + its neighbours in `graph`                                                                   |
-/// | array:NAME | its value in that array of the mesh (a cell array; of a cloud, a point array), not negative      |
+/// | name       | weight of a row                                                                             |
+/// | ---------- | ------------------------------------------------------------------------------------------- |
+/// | cells      | 1                                                                                           |
+/// | points     | the number of points that it owns: those that no earlier cell uses                          |
+/// | faces      | 1 + the number of its neighbours in `graph`                                                 |
+/// | array:NAME | its value in that array of the mesh (a cell array; of a cloud, a point array), not negative |
 ///
-/// @return (rows, names). Values of an array that are no integers, or too large, are scaled so that they add up to about 2^30.
+/// @return (rows, names). Values of an array that are not integers, or too large, are scaled to a sum of about 2^30.
 /// @throws InvalidInput for an unknown name, a missing array, one with several components, or a negative or NaN value.
 std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names);
 
@@ -38,11 +38,11 @@ private:
 /// The array of that name. @throws InvalidInput if there is none, or it has several components.
 const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name, std::string_view group);
 
-/// The value in that row. @throws InvalidInput if it is negative, infinite or NaN.
+/// The value of a row. @throws InvalidInput if it is negative, infinite or NaN.
 double require_weight(const DataArray& array, std::int64_t row);
 
 /// Weights from the costs of the parts of an earlier run: each part's cost is divided evenly among its rows.
-/// @param costs one a part of `earlier`, positive, in any unit (seconds, say).
+/// @param costs   one for each part of `earlier`, positive, in any unit (e.g. seconds).
 std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners, std::span<const double> costs);
 
 }  // namespace meshard

@@ -5,7 +5,7 @@
 #include "partition/cut/weight_balance.h"
 #include "partition/error.h"
 
-// scotch.h takes its FILE from here.
+// Declares FILE for scotch.h.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -111,7 +111,7 @@ Partition partition_with_scotch(const Csr& graph, const ScotchOptions& options)
     if (options.num_parts < 1) throw InvalidInput("partition_with_scotch: num_parts is " + std::to_string(options.num_parts) + ", expected 1 or more.");
     graph.validate(graph.num_rows());
     const auto num_rows = graph.num_rows();
-    largest_weights_allowed(num_rows, options.num_parts, options.balance);  // refuses what does not fit
+    largest_weights_allowed(num_rows, options.num_parts, options.balance);  // throws if the balance does not fit
     Partition partition{options.num_parts, std::vector<std::int32_t>(num_rows, 0)};
     if (options.num_parts == 1 || num_rows == 0) return partition;
     constexpr std::int64_t fewest_rows_per_part = 12;  // as for METIS

@@ -13,7 +13,8 @@ namespace meshard {
 
 namespace {
 
-// Candidate rows, cheapest first: each moves from a part above its bound to the neighbouring part that is least full afterwards.
+// Moves candidate rows, cheapest first, from a part above its bound to the neighbouring part that is least full
+// afterwards.
 class WeightBalancer {
 public:
     static constexpr std::size_t longest_walk = 2000;
@@ -49,7 +50,7 @@ private:
         return weights_[at] + (gets < 0 ? 0 : bound_.row_weight(gets, w)) - (gives < 0 ? 0 : bound_.row_weight(gives, w));
     }
 
-    // Fill of a part after it gets one row and gives another.
+    // Fill of a part after it gets row `gets` and loses row `gives`.
     double fill(std::int32_t part, std::int32_t gets = -1, std::int32_t gives = -1) const
     {
         double most = 0;
@@ -68,7 +69,7 @@ private:
         return false;
     }
 
-    // Whether the row has some of a weight that is above its part's bound.
+    // Returns whether the row has some of a weight that is above its part's bound.
     bool helps(std::int32_t row, std::int32_t from) const { return fill(from, -1, row) < fill(from); }
 
     void move(std::int32_t row, std::int32_t to)
@@ -88,7 +89,7 @@ private:
         std::vector<double> fills(sizes_.size());
         for (std::int32_t part = 0; part < num_parts(); ++part) fills[part] = fill(part);
         const auto fullest = std::ranges::max(fills);
-        // Parts that are nearly full pass on what they get, so that weight flows through them.
+        // Nearly full parts pass on the weight that they get, so that it flows through them.
         std::vector<Offer> offers;
         for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i) {
             const auto from = owners_[i];
@@ -119,17 +120,18 @@ private:
         return moved;
     }
 
-    // Without `without`, which leaves the part at the same time.
+    // Returns whether `row` has a neighbour in `part` other than `without`, which leaves the part at the same time.
     bool touches(std::int32_t row, std::int32_t part, std::int32_t without = -1) const
     {
         return std::ranges::any_of(graph_.row(row), [&](auto j) { return j != without && owners_[j] == part; });
     }
 
-    // Whether parts stay connected, if required, when `row` moves to a part that `without` leaves at the same time.
+    // Returns whether parts stay connected, if required, when `row` moves to a part that `without` leaves at the same
+    // time.
     bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1) { return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row)); }
 
-    // If no neighbour is less full by a whole row: one row moves from each part to the next along the shortest chain of parts from
-    // a part above its bound to one with room.
+    // Used if no neighbour is less full by a whole row: moves one row from each part to the next along the shortest
+    // chain of parts from a part above its bound to one with room.
     bool pass_along_chain()
     {
         for (std::int32_t part = 0; part < num_parts(); ++part)
@@ -141,7 +143,8 @@ private:
     {
         const auto most_fill = fill(first);
         const auto rows = rows_by_part({num_parts(), owners_});
-        std::vector<std::int32_t> row_into(num_parts(), -1), reached{first};  // the row that the part before would give
+        // The row that the previous part would give.
+        std::vector<std::int32_t> row_into(num_parts(), -1), reached{first};
         for (std::size_t next = 0; next < reached.size(); ++next) {
             const auto from = reached[next];
             if (sizes_[from] == 1) continue;
@@ -168,7 +171,8 @@ private:
         return false;
     }
 
-    // If no such chain exists: rows with the critical weight move from the fullest part directly to the part that is least full afterwards.
+    // Used if no such chain exists: moves rows with the critical weight from the fullest part directly to the part that
+    // is least full afterwards.
     bool jump()
     {
         std::int32_t fullest = 0;
@@ -187,7 +191,8 @@ private:
         return moved;
     }
 
-    // Weight above the bound, as a share of the bound, summed over all weights, of a part after it gets one row and gives another.
+    // Weight of a part above its bound, relative to the bound, summed over all weights, after it gets row `gets` and
+    // loses row `gives`.
     double excess(std::int32_t part, std::int32_t gets = -1, std::int32_t gives = -1) const
     {
         double sum = 0;
@@ -199,8 +204,8 @@ private:
         return sum;
     }
 
-    // The last resort if parts are full of different weights: a row of a part above its bound moves to any part, or
-    // is exchanged with any row, if that lowers the weight above the bound.
+    // Last resort if parts are full of different weights: moves a row of a part above its bound to any part, or
+    // exchanges it with any row, if that reduces the weight above the bound.
     bool exchange()
     {
         std::int64_t tries_left = 50'000'000;
@@ -255,7 +260,7 @@ void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget
     partition.validate();
     const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);
     if (balance.is_plain()) return balance_parts(partition, graph, balance.imbalance);
-    // Only empty parts are to be filled here: no bound.
+    // Without a bound: only empty parts are to be filled here.
     if (has_empty_part(partition)) balance_parts(partition, graph, static_cast<double>(partition.num_parts));
     if (overload(partition, balance, most_weight) > 0) WeightBalancer(partition, graph, balance, most_weight, false).run();
 }

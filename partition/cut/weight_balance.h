@@ -11,11 +11,11 @@ namespace meshard {
 /// is above it or no such move is left; fills empty parts. Deterministic.
 void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget& balance);
 
-/// The same for connected parts, which stay connected: a row moves only if a walk around it shows that its part is connected
-/// without it. Balances less well than `balance_weights`.
+/// `balance_weights` for connected parts, which stay connected: a row moves only if a walk around it shows that its
+/// part is connected without it. Balances less well.
 void balance_weights_of_whole_parts(Partition& partition, const Csr& graph, const BalanceTarget& balance);
 
-/// Whether a part is empty though there are rows enough for all.
+/// Returns whether a part is empty although there are enough rows for all.
 bool has_empty_part(const Partition& partition);
 
 }  // namespace meshard

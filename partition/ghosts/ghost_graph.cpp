@@ -21,7 +21,7 @@ namespace meshard {
 
 namespace {
 
-// Rows that share each item (point, edge).
+// For each item (point, edge) the rows that have it.
 Csr transposed(const Csr& items_of_row, std::int64_t num_items)
 {
     Csr rows_of_item;
@@ -35,7 +35,7 @@ Csr transposed(const Csr& items_of_row, std::int64_t num_items)
     return rows_of_item;
 }
 
-// Rows with a common item.
+// The graph of rows with a common item.
 Csr sharing_graph(const GhostRelation& relation)
 {
     const auto& [unused, items_of_row, rows_of_item] = relation;
@@ -63,7 +63,7 @@ class EdgeWalk {
 public:
     explicit EdgeWalk(const Mesh& mesh) : mesh_(mesh) {}
 
-    /// Rows of cells that are not requested are empty.
+    /// Numbers the edges. Rows of cells that are not requested are empty.
     CellEdges run(const std::vector<bool>& is_asked_for)
     {
         for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) {
@@ -116,7 +116,7 @@ private:
         case CellShape::Strip:
             for (std::size_t i = 0; i + 2 < points.size(); ++i) add_ring(points.subspan(i, 3));
             return;
-        case CellShape::Hull:  // which points are joined is not known without geometry: take all
+        case CellShape::Hull:  // the edges are not known without geometry: all pairs of points are taken
             for (std::size_t i = 0; i < points.size(); ++i)
                 for (std::size_t j = 0; j < i; ++j) add(points[i], points[j]);
             return;
@@ -161,7 +161,7 @@ bool is_by_items(const Mesh& mesh, const GhostRule& rule)
     return !mesh.is_point_cloud() && (rule.neighbors == GhostNeighbors::Edge || rule.neighbors == GhostNeighbors::Vertex);
 }
 
-// Cells within so many rings, by common points, of a point that cells of several parts share.
+// The cells within `num_rings` rings, by common points, of a point that cells of several parts share.
 std::vector<bool> cells_near_other_parts(const Mesh& mesh, const Partition& partition, std::int32_t num_rings)
 {
     std::vector<bool> is_near(mesh.num_cells(), false), is_point_near(mesh.num_points(), false);

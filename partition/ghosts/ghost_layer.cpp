@@ -13,7 +13,7 @@ namespace meshard {
 
 namespace {
 
-// Neighbours of rows: `graph`, or rows with which they share items.
+// The neighbours of rows: from `graph`, or as rows with a common item.
 struct Neighbors {
     const Csr *graph, *items_of_row = nullptr, *rows_of_item = nullptr;
 
@@ -46,7 +46,7 @@ public:
     GhostLayer layer(std::int32_t part, std::span<const std::int32_t> owned, std::int32_t num_layers)
     {
         found_.clear();
-        // A row that another part owns was marked with that part, or with the part that reached it last.
+        // If another part owns a row, it is marked with that part, or with the part that reached it last.
         for (const auto i : owned) reached_by_[i] = part;
         auto front = owned;
         for (std::int32_t level = 1; level <= num_layers && !front.empty(); ++level) {
@@ -85,8 +85,8 @@ public:
 private:
     Neighbors neighbors_;
     std::vector<std::int32_t> reached_by_;       // last part that owned or reached the row
-    std::vector<std::int32_t> item_reached_by_;  // last part that reached the rows of the item
-    std::vector<std::uint64_t> found_;           // row and level in one word, to sort by row
+    std::vector<std::int32_t> item_reached_by_;  // last part that reached the item's rows
+    std::vector<std::uint64_t> found_;           // row and level in one word, sorted by row
     std::vector<std::int32_t> front_, next_front_;
 };
 

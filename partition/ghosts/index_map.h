@@ -21,8 +21,8 @@ namespace meshard {
 struct IndexMap {
     std::int64_t num_global = 0;
     std::int32_t num_owned = 0;
-    std::vector<std::int64_t> global_ids;    ///< of each local row
-    std::vector<std::int32_t> ghost_owners;  ///< part that owns each ghost
+    std::vector<std::int64_t> global_ids;    ///< global id of each local row
+    std::vector<std::int32_t> ghost_owners;  ///< the part that owns each ghost
 
     std::int32_t num_local() const { return static_cast<std::int32_t>(global_ids.size()); }
     std::int32_t num_ghosts() const { return num_local() - num_owned; }
@@ -32,7 +32,7 @@ struct IndexMap {
     /// Local row of a global id, or -1 if this part does not hold it. Binary search.
     std::int32_t local_row(std::int64_t global_id) const;
 
-    /// @throws InvalidInput naming the first invariant that does not hold; `part` is the part this map is of.
+    /// @param part   the part that has this map  @throws InvalidInput naming the first invariant that does not hold
     void validate(std::int32_t part) const;
 
     bool operator==(const IndexMap&) const = default;

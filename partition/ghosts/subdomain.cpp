@@ -39,7 +39,7 @@ void require_cells_as_numbered(const Subdomain& subdomain)
                            std::to_string(subdomain.mesh.num_cells()) + " cells, its numbering " + std::to_string(subdomain.cells.num_local()) + ".");
 }
 
-// Subdomain and local row of each row of the whole.
+// The subdomain and local row of a row of the whole.
 struct Source {
     std::int32_t subdomain = -1;
     std::int32_t row = -1;
@@ -73,7 +73,7 @@ std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const Inde
     return sources;
 }
 
-// Writes the owned rows of `arrays` (one a subdomain) to their positions in the whole.
+// Writes the owned rows of `arrays` (one for each subdomain) to their positions in the whole.
 DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains, const IndexMap Subdomain::* index_map)
 {
     const auto& first = *arrays[0];
@@ -128,14 +128,14 @@ std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::
     return merged;
 }
 
-// The rows of each cell's own part, with local point numbers still.
+// Collects the rows of each cell's own part, with local point numbers.
 Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> sources, const Csr Mesh::* rows)
 {
     Csr merged;
     merged.offsets.reserve(sources.size() + 1);
     for (const auto& source : sources) {
         const auto& from = subdomains[source.subdomain].mesh.*rows;
-        // A part without polyhedra has no rows of face streams at all.
+        // A part without polyhedra has no face streams at all.
         if (source.row < from.num_rows())
             merged.push_row(from.row(source.row));
         else
@@ -156,8 +156,8 @@ SubdomainCutter::SubdomainCutter(const Mesh& mesh, const Partition& partition, s
     points_of_part_ = rows_by_part(point_partition_);
 }
 
-// The buffer that is kept between parts is as long as the mesh, but only the entries of the part's rows are written, so that
-// the cost is proportional to the parts' rows.
+// The buffer that is kept between parts is as long as the mesh, but only the entries of the part's rows are written, so
+// that the cost is proportional to the part's rows.
 Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const
 {
     local_index.resize(mesh_.num_points(), -1);

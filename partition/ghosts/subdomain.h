@@ -26,7 +26,8 @@ struct Subdomain {
     Mesh mesh;       ///< local rows only
     IndexMap cells;  ///< empty for a cloud
     IndexMap points;
-    std::vector<std::uint8_t> ghost_levels;  ///< of each local cell (of a cloud: point): 0 owned, k = in the k-th ghost layer
+    /// For each local cell (of a cloud: point) 0 if owned, k if in the k-th ghost layer.
+    std::vector<std::uint8_t> ghost_levels;
 
     /// Numbering of the rows that are cut: cells, or the points of a cloud.
     const IndexMap& rows() const { return cells.num_global == 0 ? points : cells; }
@@ -34,15 +35,15 @@ struct Subdomain {
     void validate() const;  ///< @throws InvalidInput
 };
 
-/// Owner of each point of `mesh` by the rule above; of a cloud: the partition's owners.
+/// The owner of each point of `mesh` by the rule of Subdomain; for a cloud the partition's owners.
 std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partition);
 
-/// Extracts every part. `graph` is the neighbour graph of the rows (`mesh_graph`); with no ghost layers it may be empty.
-/// Memory: the source, plus what the parts hold.
+/// Extracts every part. `graph` is the neighbour graph of the rows (`mesh_graph`); without ghost layers it may be
+/// empty. Memory: the source and all parts.
 /// @throws InvalidInput if sizes disagree.
 std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t num_ghost_layers);
 
-/// The same with ghosts that were found before (`ghost_layers`), one entry a part.
+/// `extract_subdomains` with given ghosts (`ghost_layers`), one entry for each part.
 std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers);
 
 /// Extracts one part after the other, for callers that need not hold all parts at once.
@@ -51,7 +52,8 @@ public:
     /// Keeps references to the mesh and the partition, which must outlive it. @throws InvalidInput if sizes disagree.
     SubdomainCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers);
 
-    /// Part `part` with these ghosts. `local_index` is a buffer that the calls of one thread share, empty at first; each thread needs its own.
+    /// Extracts part `part` with these ghosts. `local_index` is a buffer that the calls of one thread share, empty at
+    /// first; each thread needs its own.
     Subdomain cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const;
 
 private:

@@ -22,7 +22,7 @@ void push_edges(std::span<const std::int32_t> points, std::size_t num_corners, C
     for (std::size_t k = 0; k < num_corners; ++k) facets.push_row(std::array{points[k], points[(k + 1) % num_corners]});
 }
 
-/// Contribution of a face to the area vector, and to the volume seen from `inside`.
+/// Contribution of a face to the area vector, and to the volume relative to `inside`.
 struct FaceShare {
     Vector3 area{};
     double volume = 0;
@@ -38,8 +38,8 @@ FaceShare share_of(std::span<const Vector3> x, std::span<const std::int32_t> fac
     return share;
 }
 
-/// Which faces to reverse so that two faces run along their common edge in opposite directions and each connected group
-/// of faces encloses a positive volume.
+/// Returns which faces to reverse so that two faces run along their common edge in opposite directions and each
+/// connected group of faces encloses a positive volume.
 std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare> shares)
 {
     struct Side {
@@ -58,7 +58,7 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
     std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face); });
     struct Link {
         std::int64_t face, other;
-        bool turns;  // the other face must be turned if this one is not
+        bool turns;  // whether the other face must be reversed if this one is not
     };
     std::vector<Link> links;
     for (std::size_t i = 0; i + 1 < sides.size(); ++i) {
@@ -147,7 +147,7 @@ struct Facets {
         std::ranges::sort(order, [&](std::int32_t a, std::int32_t b) { return std::ranges::lexicographical_compare(points.row(a), points.row(b)); });
     }
 
-    /// The facet with these points, which ascend, or -1.
+    /// Index of the facet with these points, which must ascend, or -1.
     std::int32_t find(std::span<const std::int32_t> wanted) const
     {
         const auto is_before = [&](std::int32_t facet, const auto& row) { return std::ranges::lexicographical_compare(points.row(facet), row); };
@@ -156,7 +156,7 @@ struct Facets {
     }
 };
 
-/// The facets of the cell that was asked for last, and of all cells with many points that were asked for, which many neighbours ask for.
+/// Caches the facets of the last cell, and of all requested cells with many points, which many neighbours request.
 class FacetsOfCells {
 public:
     explicit FacetsOfCells(const Mesh& mesh) : mesh_(mesh) {}
@@ -299,7 +299,8 @@ FacetNeighbors facet_neighbors(const Mesh& mesh)
     FacetNeighbors neighbors{facet_graph(mesh), {}};
     const Csr& cells = neighbors.cells;
     neighbors.sizes.resize(cells.indices.size());
-    // Rows are ascending: when a cell is processed, its entries for lower cells have been filled; it fills its entry in the rows of higher cells.
+    // Rows are ascending: when a cell is processed, its entries for lower cells are filled already; it fills its entry
+    // in the rows of higher cells.
     auto next = cells.offsets;
     FacetsOfCells own_facets(mesh), other_facets(mesh);
     for (std::int64_t i = 0; i < cells.num_rows(); ++i) {

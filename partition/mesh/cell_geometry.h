@@ -15,18 +15,19 @@ namespace meshard {
 /// Point coordinates in double precision.
 std::vector<Vector3> point_positions(const Mesh& mesh);
 
-/// Facets of one cell, by their corners: the faces of a solid, the edges of a polygon in their order; none for lines, vertices and strips. Cells of
-/// higher order are taken by their corners.
+/// Appends the facets of one cell, by their corners: the faces of a solid, the edges of a polygon in order; none for
+/// lines, vertices and strips. Of cells of higher order only the corners are used.
 /// @throws InvalidInput for a convex point set and other solids whose faces the mesh does not define
 void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets);
 
-/// Orients the faces of a solid so that all are right-handed seen from outside. Files list the points of a face in either order. `inside` is the mean of the
-/// solid's points: faces are oriented away from it. In a concave solid that may be wrong for some; where the faces oriented so do not close, they are
-/// oriented consistently along their common edges.
+/// Orients the faces of a solid so that all are right-handed seen from outside; files list the points of a face in
+/// either order. `inside` is the mean of the solid's points: faces are oriented away from it. In a concave solid that
+/// may be wrong for some; if the oriented faces are not closed, they are oriented consistently along their common edges
+/// instead.
 void orient_outwards(std::span<const Vector3> positions, const Vector3& inside, Csr& faces);
 
-/// Triangles between the edges of a face and the mean of its corners; a face that is not plane is taken as these triangles. Calls `f(a, b, area, mean)`
-/// for the edge from point a to point b with the triangle's area vector and that mean.
+/// Calls `f(a, b, area, mean)` for each triangle between an edge of a face, from point a to point b, and the mean of
+/// its corners, with the triangle's area vector. A face that is not plane is defined by these triangles.
 template <class F>
 void for_each_face_triangle(std::span<const Vector3> positions, std::span<const std::int32_t> face, F&& f)
 {
@@ -40,8 +41,9 @@ void for_each_face_triangle(std::span<const Vector3> positions, std::span<const 
 
 /// Size and centroid of each cell.
 struct CellMeasures {
-    std::vector<double> sizes;       ///< length of lines, area of polygons, volume of solids; 0 of vertices
-    std::vector<Vector3> centroids;  ///< of length, area or volume; for cells of size 0 the mean of their points
+    std::vector<double> sizes;  ///< length of lines, area of polygons, volume of solids; 0 for vertices
+    /// Centroid of the length, area or volume; for cells of size 0 the mean of their points.
+    std::vector<Vector3> centroids;
 };
 
 /// The area of a polygon is the length of its area vector, the volume of a solid is that enclosed by its faces' triangles; never negative.
@@ -55,7 +57,7 @@ Csr facet_graph(const Mesh& mesh);
 
 struct FacetNeighbors {
     Csr cells;                  ///< `facet_graph`
-    std::vector<double> sizes;  ///< of each entry: length or area of the common facets
+    std::vector<double> sizes;  ///< for each entry the length or area of the common facets
 };
 
 /// Takes several times as long as `facet_graph`.

@@ -28,7 +28,7 @@ inline std::size_t num_corners(CellShape shape, std::size_t num_points)
     }
 }
 
-/// Calls `f` with the corners of each ring of edges that cell `i` has: one for a polygon, one a triangle for a strip,
+/// Calls `f` with the corners of each ring of edges of cell `i`: one for a polygon, one for each triangle of a strip,
 /// none for cells that are no polygons.
 template <class F>
 void for_each_ring(const Mesh& mesh, std::int64_t i, std::vector<std::int32_t>& ring, F&& f)
@@ -37,7 +37,7 @@ void for_each_ring(const Mesh& mesh, std::int64_t i, std::vector<std::int32_t>& 
     const auto points = mesh.cells.row(i);
     if (type.dimension != 2 || points.empty()) return;
     if (type.shape == CellShape::Strip) {
-        // Every other triangle of a strip runs the other way round.
+        // Every other triangle of a strip has the opposite orientation.
         for (std::size_t k = 0; k + 2 < points.size(); ++k) {
             const std::size_t odd = k % 2;
             ring.assign({points[k + odd], points[k + 1 - odd], points[k + 2]});

@@ -98,7 +98,8 @@ struct Corners {
 constexpr Corners<3> tetra[] = {{0, 1, 2}, {0, 1, 3}, {1, 2, 3}, {0, 2, 3}};
 constexpr Corners<4> voxel[] = {{0, 2, 6, 4}, {1, 3, 7, 5}, {0, 1, 5, 4}, {2, 3, 7, 6}, {0, 1, 3, 2}, {4, 5, 7, 6}};
 constexpr Corners<4> hexahedron[] = {{0, 3, 7, 4}, {1, 2, 6, 5}, {0, 1, 5, 4}, {3, 2, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}};
-constexpr Corners<3> triangles[] = {{0, 1, 2}, {3, 4, 5}, {0, 1, 4}, {1, 2, 4}, {2, 3, 4}, {3, 0, 4}};  // of wedge and pyramid
+// For wedge and pyramid.
+constexpr Corners<3> triangles[] = {{0, 1, 2}, {3, 4, 5}, {0, 1, 4}, {1, 2, 4}, {2, 3, 4}, {3, 0, 4}};
 constexpr Corners<4> wedge_quads[] = {{0, 1, 4, 3}, {1, 2, 5, 4}, {2, 0, 3, 5}};
 constexpr Corners<4> pyramid_base = {0, 1, 2, 3};
 constexpr Corners<5> pentagons[] = {{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}};

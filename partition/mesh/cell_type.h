@@ -7,7 +7,7 @@
 
 namespace meshard {
 
-/// How the corners of a cell make its facets. Cells of any order share the shape of their corners.
+/// How the facets of a cell follow from its corners. Cells of any order share the shape of their corners.
 enum class CellShape : std::uint8_t {
     None,              ///< empty cell
     Points,            ///< separate points
@@ -38,10 +38,10 @@ struct CellType {
     std::string_view name;  ///< VTK's, in lower case; empty for numbers that VTK does not use
     std::int8_t dimension = -1;
     CellShape shape = CellShape::Unknown;
-    std::int8_t min_points = 0;  ///< fewest points of such a cell
+    std::int8_t min_points = 0;  ///< smallest number of points of such a cell
     bool fixed_size = false;     ///< has exactly `min_points`
 
-    /// Whether VTK has the type, and cells of it this number of points.
+    /// Returns whether VTK has the type, and its cells may have this number of points.
     bool fits(std::int64_t num_points) const { return !name.empty() && num_points >= min_points && !(fixed_size && num_points > min_points); }
 };
 

@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// Type of one value of a DataArray. Kept as the file had it; nothing is converted on the way through.
+/// Type of one value of a DataArray, as in the file; values are not converted.
 enum class ScalarType : std::uint8_t { Int8, UInt8, Int16, UInt16, Int32, UInt32, Int64, UInt64, Float32, Float64, String };
 
 /// Bytes of one value; 0 for String.
@@ -67,9 +67,9 @@ public:
         return {reinterpret_cast<T*>(own_bytes()), static_cast<std::size_t>(num_values())};
     }
 
-    std::span<const std::byte> bytes() const;      ///< of a numeric array
-    std::span<std::byte> mutable_bytes();          ///< as `mutable_values`, whatever the numeric type
-    std::span<const std::string> strings() const;  ///< of a String array
+    std::span<const std::byte> bytes() const;      ///< for a numeric array
+    std::span<std::byte> mutable_bytes();          ///< as `mutable_values`, for any numeric type
+    std::span<const std::string> strings() const;  ///< for a String array
 
     /// One value as double (64-bit integers beyond 2^53 are rounded). @throws InvalidInput for strings.
     double value(std::int64_t row, std::int32_t component = 0) const;
@@ -97,7 +97,7 @@ private:
     std::int32_t num_components_ = 1;
     const std::byte* data_ = nullptr;
     std::shared_ptr<const void> owner_;            // keeps data_ alive
-    std::shared_ptr<std::vector<std::byte>> own_;  // set when the bytes are this array's own, possibly shared by copies
+    std::shared_ptr<std::vector<std::byte>> own_;  // set if this array owns the bytes, possibly shared with copies
     std::shared_ptr<const std::vector<std::string>> strings_;
 };
 
@@ -124,8 +124,8 @@ DataArray DataArray::from(std::string name, std::vector<T> values, std::int32_t 
     return view(std::move(name), scalar_type_of<T>(), num_rows, num_components, data, std::move(shared));
 }
 
-/// Calls `f.template operator()<T>()` with the C++ type of `type`; String is refused with InvalidInput.
-/// `[&]<class T>() { ... array.values<T>() ... }` is the way to write it.
+/// Calls `f.template operator()<T>()` with the C++ type of `type`, for example with `[&]<class T>() { ...
+/// array.values<T>() ... }`. @throws InvalidInput for String.
 template <class F>
 decltype(auto) with_scalar_type(ScalarType type, F&& f);
 

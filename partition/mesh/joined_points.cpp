@@ -32,7 +32,7 @@ Place place_of(const DataArray& points, std::int64_t point)
     return {points.value(point, 0), points.value(point, 1), points.value(point, 2)};
 }
 
-// The bits of a place, with one zero instead of two.
+// The bits of a position, with -0 replaced by 0.
 Box bits_of(const Place& place)
 {
     Box bits;
@@ -56,7 +56,8 @@ void require_finite(const DataArray& points, double tolerance)
             if (!std::isfinite(x)) throw InvalidInput("join_points: point " + std::to_string(point) + " has a coordinate that is NaN or infinite.");
 }
 
-// Points that are kept, by boxes as long as the tolerance: one within reach lies in the box of a point or in one beside it, and no box has many of them.
+// Points that are kept, sorted into boxes with the tolerance as edge length: a point within reach is in the same box or
+// in a neighbouring one, and no box has many points.
 class KeptPoints {
 public:
     KeptPoints(const DataArray& points, double tolerance) : points_(points), tolerance_(tolerance) {}
@@ -84,7 +85,8 @@ public:
 private:
     Box box_of(const Place& place) const
     {
-        // Beyond 2^53 boxes neighbours are no longer told apart, but such coordinates are multiples of more than the tolerance.
+        // Beyond 2^53 boxes neighbouring boxes are not distinguished, but such coordinates are multiples of more than
+        // the tolerance.
         Box box;
         for (int d = 0; d < 3; ++d) box[d] = static_cast<std::int64_t>(std::clamp(std::floor(place[d] / tolerance_), -9e15, 9e15));
         return box;
@@ -107,7 +109,7 @@ bool has_another_value(const DataArray& array, std::int64_t a, std::int64_t b)
     return !std::ranges::equal(bytes.subspan(a * size, size), bytes.subspan(b * size, size));
 }
 
-// Points of some cells at the place of an earlier one.
+// Counts the points of some cells at the position of an earlier one.
 template <class F>
 std::int64_t count_coincident(const Mesh& mesh, F&& is_counted)
 {
@@ -124,7 +126,7 @@ std::int64_t count_coincident(const Mesh& mesh, F&& is_counted)
     return count;
 }
 
-// Points of a polyhedron that were joined are listed once.
+// A polyhedron lists points that were joined only once.
 void drop_repeated_points(Mesh& mesh)
 {
     Csr cells;

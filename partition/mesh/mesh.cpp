@@ -43,7 +43,7 @@ void validate_face_streams(const Mesh& mesh)
         throw InvalidInput("Mesh: there are " + std::to_string(mesh.face_streams.num_rows()) + " face streams, expected " + std::to_string(expected) +
                            (has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
     if (!has_polyhedra) return;
-    // The entries are counts as well as points, so the bound that Csr checks is the larger of both.
+    // Entries are counts as well as points, so that the bound that Csr checks is the larger of both.
     mesh.face_streams.validate(INT32_MAX);
     PolyhedronCheck check;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {

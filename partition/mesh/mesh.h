@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// VTK's type of the data set; decides the file type that holds the mesh without loss.
+/// VTK's type of the data set; decides the file type that stores the mesh without loss.
 enum class MeshKind : std::uint8_t {
     Surface,      ///< vtkPolyData (.vtp, .stl, .ply): cells in VTK's order, that is vertices, lines, polygons, strips
     Unstructured  ///< vtkUnstructuredGrid (.vtu)
@@ -20,24 +20,25 @@ enum class MeshKind : std::uint8_t {
 
 /// Geometry and named arrays on it. A point cloud is a mesh without cells.
 ///
-/// Holds (checked by `validate`): points are (num_points, 3) Float32 or Float64; point indices lie in [0, num_points);
-/// one type a cell; a face stream for each polyhedron, of its points, and for no other cell; point data have num_points rows, cell data
-/// num_cells rows; names are unique within each group.
+/// Invariants (checked by `validate`): points are (num_points, 3) Float32 or Float64; point indices are in [0,
+/// num_points); there is one type for each cell, and a face stream of its own points for each polyhedron and for no
+/// other cell; point data have num_points rows, cell data num_cells rows; names are unique within each group.
 struct Mesh {
     MeshKind kind = MeshKind::Unstructured;
 
     DataArray points{"Points", ScalarType::Float32, 0, 3};  ///< (num_points, 3), in the file's type and unit
 
-    Csr cells;                             ///< point indices of each cell in VTK's order (of a polyhedron: its points, each once)
+    /// Point indices of each cell in VTK's order (of a polyhedron its points, each once).
+    Csr cells;
     std::vector<std::uint8_t> cell_types;  ///< VTK's cell type numbers, e.g. 5 triangle, 12 hexahedron, 42 polyhedron
 
-    /// Faces of the polyhedra in VTK's stream form, one row a cell: number of faces, then for each face its number of points and
-    /// those points; empty rows for other cells. No rows at all when the mesh has no polyhedron.
+    /// Faces of the polyhedra in VTK's stream form, one row for each cell: number of faces, then for each face its
+    /// number of points and those points; empty rows for other cells. No rows at all if the mesh has no polyhedron.
     Csr face_streams;
 
     std::vector<DataArray> point_data;
     std::vector<DataArray> cell_data;
-    std::vector<DataArray> field_data;  ///< of the whole mesh: patch names, time value, ...; any length
+    std::vector<DataArray> field_data;  ///< for the whole mesh: patch names, time value, ...; any length
 
     std::int64_t num_points() const { return points.num_rows(); }
     std::int64_t num_cells() const { return cells.num_rows(); }
@@ -55,7 +56,8 @@ struct Mesh {
 const DataArray* find_array(std::span<const DataArray> arrays, std::string_view name);
 
 /// The array of that name. @throws InvalidInput that lists the names there are and the nearest one.
-/// `where` begins the message, e.g. "read_mesh: car.vtp"; `group` is "point", "cell" or "field".
+/// @param where   begins the message, e.g. "read_mesh: car.vtp"
+/// @param group   "point", "cell" or "field"
 const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where, std::string_view group);
 
 /// VTK's name of a cell type in lower case, e.g. `hexahedron`; `cell type 99` for unknown ones.
@@ -64,15 +66,15 @@ std::string cell_type_name(std::uint8_t cell_type);
 /// Topological dimension of a cell type: 0 vertex, 1 line, 2 polygon, 3 solid; -1 if unknown or empty.
 int cell_dimension(std::uint8_t cell_type);
 
-/// The mesh of the cells `cells` (of a cloud: the points) in that order and the points `points` in that order; arrays gathered.
-/// Every point of a taken cell must be among `points`. Field data are kept whole.
+/// The mesh of the given cells (of a cloud: points) and points, in that order, with their rows of all arrays. Every
+/// point of a given cell must be among `points`. Field data are kept whole.
 Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points);
 
-/// The same for callers that extract many parts and keep the inverse of `points`: `local_points[p]` is the position of
-/// point p in `points`, or -1.
+/// `extract_mesh` for callers that extract many parts and keep the inverse of `points`: `local_points[p]` is the index
+/// of point p in `points`, or -1.
 Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points, std::span<const std::int32_t> local_points);
 
-/// Calls `f(cell, point)` with a reference to each point index in the face streams, without the counts between them.
+/// Calls `f(cell, point)` with a reference to each point index in the face streams, skipping the counts between them.
 template <class F>
 void for_each_face_point(Csr& face_streams, F&& f)
 {
@@ -83,8 +85,8 @@ void for_each_face_point(Csr& face_streams, F&& f)
     }
 }
 
-/// Where two meshes differ, in one sentence, or empty if they are equal bit for bit (geometry, cells, types, arrays with
-/// names and attributes, in order).
+/// Describes the first difference of two meshes in one sentence; empty if they are equal bit for bit (geometry, cells,
+/// types, arrays with names and attributes, in order).
 std::string difference(const Mesh& a, const Mesh& b);
 
 /// One line, e.g. `Mesh: 353525 cells, 406431 points, 4 cell arrays, 0 point arrays`.

@@ -13,7 +13,7 @@ namespace meshard {
 
 namespace {
 
-/// Spreads an integer over all bits.
+/// Mixes the bits of an integer.
 std::uint64_t mixed(std::uint64_t x)
 {
     x *= 0xFF51AFD7ED558CCD;
@@ -21,20 +21,22 @@ std::uint64_t mixed(std::uint64_t x)
     return x ^ x >> 29;
 }
 
-/// A set of hashes; open addressing, never more than half full. The search begins at a slot that the caller chooses, so that cells with near numbers are near
-/// in memory; if the slots there are full, it goes on at slots that depend on the hash.
+/// A set of hashes with open addressing, never more than half full. A search starts at a slot that the caller chooses,
+/// so that cells with near numbers are near in memory; if the slots there are full, it continues at slots that depend
+/// on the hash.
 class HashSet {
 public:
     explicit HashSet(std::int64_t most) : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1) {}
 
     std::uint64_t num_slots() const { return slots_.size(); }
 
-    /// False if it was there already. The hash is not 0, which marks a free slot.
+    /// Returns false if the hash was there already. The hash must not be 0, which marks a free slot.
     bool insert(std::uint64_t hash, std::uint64_t slot_index)
     {
         constexpr std::uint64_t run = 8;
         for (std::uint64_t step = 0;; ++step, ++slot_index) {
-            if (step > 0 && step % run == 0) slot_index = mixed(hash + step);  // not the next slots: long runs of them may be full
+            // Not the next slots: a long run of them may be full.
+            if (step > 0 && step % run == 0) slot_index = mixed(hash + step);
             auto& slot = slots_[slot_index & mask_];
             if (slot == hash) return false;
             if (slot != 0) continue;
@@ -56,7 +58,7 @@ bool uses_a_point_twice(std::span<const std::int32_t> points)
     return false;
 }
 
-/// Corners of tetrahedra that fill a solid of VTK's, with its positive orientation; empty for shapes without a fixed one.
+/// Corners of tetrahedra that fill one of VTK's solids, with positive orientation; empty for shapes without fixed ones.
 std::span<const std::array<std::uint8_t, 4>> tetrahedra_of(CellShape shape)
 {
     using Tet = std::array<std::uint8_t, 4>;
@@ -119,11 +121,12 @@ std::string cells_text(std::int64_t number, std::int64_t first)
 std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
 {
     std::uint64_t hash = 0;
-    for (const std::int32_t point : points) hash += mixed(static_cast<std::uint64_t>(point) + 1);  // in any order
+    // Independent of the order.
+    for (const std::int32_t point : points) hash += mixed(static_cast<std::uint64_t>(point) + 1);
     return mixed(hash + type) | 1;
 }
 
-/// @param is_used   of each point, set for those that cells use; or null: then cells are not compared either
+/// @param is_used   set for the points that cells use; if null, cells are not compared either
 MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
 {
     MeshFaults faults;

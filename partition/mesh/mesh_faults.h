@@ -18,23 +18,24 @@ std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t n
 /// empty if there is no such fault.
 std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
 
-/// Finds polyhedra with such faults among all cells of a mesh, faster than `polyhedron_fault` does for each.
+/// Finds polyhedra with such faults among all cells of a mesh, faster than calls of `polyhedron_fault`.
 class PolyhedronCheck {
 public:
     bool passes(std::int32_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
 
 private:
-    /// Cell and point, by the last bits of the point: the points of the cell in question, but for those that share their bits with a later one.
+    /// Cell and point, indexed by the last bits of the point: the points of the current cell, except those that share
+    /// their bits with a later one.
     std::array<std::uint64_t, 2048> seen_{};
 };
 
-/// Suspicious points and cells of a mesh that can be used all the same.
+/// Suspicious points and cells of a mesh, which can be used nevertheless.
 struct MeshFaults {
-    std::int64_t unused_points = 0;     ///< of a mesh with cells: points that no cell uses
-    std::int64_t duplicate_cells = 0;   ///< cells of the same type on the same points as an earlier one
-    std::int64_t degenerate_cells = 0;  ///< cells that use a point twice; closed polylines and strips aside
-    std::int64_t inverted_cells = 0;    ///< solids of negative volume, by VTK's order of their points; wedges aside
-    std::int64_t outward_wedges = 0;    ///< wedges of which the first triangle looks outward: both orders are common
+    std::int64_t unused_points = 0;     ///< points that no cell uses, in a mesh with cells
+    std::int64_t duplicate_cells = 0;   ///< cells of the same type with the same points as an earlier one
+    std::int64_t degenerate_cells = 0;  ///< cells that use a point twice; except closed polylines and strips
+    std::int64_t inverted_cells = 0;    ///< solids of negative volume in VTK's order of their points; except wedges
+    std::int64_t outward_wedges = 0;    ///< wedges whose first triangle points outward: both orders are common
     std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1, first_outward = -1;  ///< the first such cell, -1 if there is none
 };
 

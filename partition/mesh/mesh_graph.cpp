@@ -20,14 +20,13 @@ namespace {
 
 constexpr std::int32_t none = -1;
 
-// Finds the cells that share a facet in one pass over the cells. A facet is identified by its sorted points: up to
-// four of them are the key itself; for larger facets the key is a hash, and the points are stored separately for the
-// final comparison.
+// Finds the cells that share a facet in one pass over the cells. A facet is identified by its sorted points: up to four
+// of them are the key itself; for larger facets the key is a hash, and the points are stored separately for the final
+// comparison.
 //
-// The facets are stored in one array in order of appearance, chained from a hash table whose slot is a linear function of
-// the points: facets with near numbers are near in memory. Remaining cache misses are prefetched
-// for a batch of facets at a time. Together this is several times faster than one lookup after the other in
-// an ordinary hash table.
+// The facets are stored in one array in order of appearance, chained from a hash table whose slot is a linear function
+// of the points: facets with near numbers are near in memory. Remaining cache misses are hidden by prefetching a batch
+// of facets at a time. Together this is several times faster than separate lookups in an ordinary hash table.
 class FacetMatcher {
 public:
     FacetMatcher(std::int64_t num_cells, std::int64_t num_facets)
@@ -70,20 +69,21 @@ public:
 
     /// A facet of more than two cells.
     struct Crowd {
-        std::vector<std::int32_t> first_cells;  // at most `most_mutual_cells`, ascending
+        std::vector<std::int32_t> first_cells;  // at most `most_mutual_cells` of them, ascending
         std::int32_t last_cell;
         std::int32_t num_cells;
     };
 
     std::span<const Crowd> crowds() const { return crowds_; }
 
-    // Each cell's lower neighbours are known and sorted. Written in order of the cells, both ways, every row comes out
-    // ascending: its lower neighbours when it is the current cell itself, then the higher ones as they become current.
+    // Each cell's lower neighbours are known and sorted. Since both directions are written in the order of the cells,
+    // every row is ascending: first a cell's lower neighbours, when it is the current cell itself, then the higher ones
+    // when these are current.
     Csr finish()
     {
         match_batch();
         finish_cells_below(static_cast<std::int32_t>(degrees_.size()));
-        // Free memory that is no longer needed, for the graph.
+        // Frees memory that is no longer needed, for the graph.
         std::vector<Facet>().swap(facets_);
         std::vector<std::int32_t>().swap(first_in_slot_);
         std::vector<std::int32_t>().swap(large_points_);
@@ -111,8 +111,8 @@ private:
         Key key;  // sorted points, padded with -1; or (-number of points, hash, two halves of the position in
                   // large_points_)
         std::int32_t first_cell;
-        std::int32_t second_cell;  // or none, or -2 - its place in crowds_
-        std::int32_t next;         // in the same slot
+        std::int32_t second_cell;  // or none, or -2 minus its index in crowds_
+        std::int32_t next;         // next facet in the same slot
     };
 
     struct Pending {
@@ -187,7 +187,7 @@ private:
             auto& facet = facets_[at];
             if (!same(facet.key, pending.key)) continue;
             if (facet.second_cell < none) return add_to_crowd(crowds_[-2 - facet.second_cell], cell);
-            if (facet.first_cell == cell || facet.second_cell == cell) return;  // a cell that has the facet twice
+            if (facet.first_cell == cell || facet.second_cell == cell) return;  // the cell has the facet twice
             lower_.push_back(facet.first_cell);
             if (facet.second_cell == none) {
                 facet.second_cell = cell;
@@ -204,7 +204,7 @@ private:
 
     void add_to_crowd(Crowd& crowd, std::int32_t cell)
     {
-        if (crowd.last_cell == cell) return;  // a cell that has the facet twice
+        if (crowd.last_cell == cell) return;  // the cell has the facet twice
         if (crowd.num_cells < most_mutual_cells) {
             lower_.insert(lower_.end(), crowd.first_cells.begin(), crowd.first_cells.end());
             crowd.first_cells.push_back(cell);
@@ -236,8 +236,8 @@ private:
     std::vector<Crowd> crowds_;
     std::vector<Pending> batch_;
     std::vector<std::int32_t> sorted_;      // points of the current facet
-    std::vector<std::int32_t> lower_;       // neighbours with a lower number, cell after cell
-    std::vector<std::int64_t> lower_ends_;  // of the cells that are finished
+    std::vector<std::int32_t> lower_;       // neighbours with a lower number, concatenated cell by cell
+    std::vector<std::int64_t> lower_ends_;  // end of each finished cell's entries
     std::vector<std::int32_t> degrees_;
 };
 
@@ -246,8 +246,8 @@ private:
     throw BadCell("cell_graph: cell ", cell, " (" + cell_type_name(mesh.cell_types[cell]) + ") " + why);
 }
 
-// Facets of the current cell, and the cell itself where cells of one dimension more may have it as a facet; they go to
-// `matcher.add(cell, points, least number of different points)`.
+// Passes to `matcher.add(cell, points, least number of different points)` the facets of the current cell, and the cell
+// itself if cells with one more dimension may have it as a facet.
 template <class Matcher>
 class FacetWalk {
 public:
@@ -332,8 +332,8 @@ private:
         }
     }
 
-    // Facets of the convex hull: every plane through three points that has all others on one side, and whatever lies in
-    // it. Such cells are small and rare, so brute force is fast enough.
+    // Facets of the convex hull: every plane through three points that has all others on one side, with all points in
+    // it. Such cells are small and rare, so that brute force is fast enough.
     void add_hull(std::span<const std::int32_t> points)
     {
         using Vector = std::array<double, 3>;
@@ -373,7 +373,7 @@ private:
     CellDimensions has_dimension_;
 };
 
-// Passes on the facets that have a point that is not marked.
+// Passes on the facets that have an unmarked point.
 class UnmarkedFacets {
 public:
     UnmarkedFacets(FacetMatcher& matcher, const std::vector<bool>& marks) : matcher_(matcher), marks_(marks) {}
@@ -388,7 +388,7 @@ private:
     const std::vector<bool>& marks_;
 };
 
-// A close upper bound of the number of facets, for which the matcher allocates memory.
+// A tight upper bound of the number of facets, for which the matcher allocates memory.
 std::int64_t count_facets(const Mesh& mesh)
 {
     std::int64_t count = 0;
@@ -489,7 +489,7 @@ Csr with_edges(const Csr& graph, std::int32_t first, std::span<const std::pair<s
 void FacetCrowds::add(const std::array<std::int32_t, 3>& first_cells, const std::array<std::uint8_t, 3>& types, std::int32_t num_cells)
 {
     most_cells = std::max(most_cells, num_cells);
-    // A wall polygon shares a face with its solids, and any number of lines may meet in a point.
+    // A wall polygon shares a face with its solids, and any number of lines may share a point.
     const int dimension = cell_dimension(types[0]);
     const bool is_alike = cell_dimension(types[1]) == dimension && cell_dimension(types[2]) == dimension;
     if (dimension >= 2 && is_alike && (first_cell < 0 || first_cells[0] < first_cell)) first_cell = first_cells[0];

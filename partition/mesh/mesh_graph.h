@@ -14,7 +14,8 @@
 
 namespace meshard {
 
-/// Error about a cell that cannot be used. Code that works on a part of a mesh replaces the cell's local number by that in the whole mesh (`with_number`).
+/// Error about a cell that cannot be used. Code that processes a part of a mesh replaces the cell's local number by
+/// that in the whole mesh (`with_number`).
 class BadCell : public InvalidInput {
 public:
     BadCell(std::string before, std::int64_t cell, std::string after)
@@ -30,15 +31,16 @@ private:
     std::int64_t cell_;
 };
 
-/// At a facet of so many cells all of them are neighbours of one another; see `cell_graph` for facets of more.
+/// At a facet with up to so many cells all of them are neighbours of one another; see `cell_graph` for facets with
+/// more.
 constexpr std::int32_t most_mutual_cells = 64;
 
-/// What `cell_graph` met of facets with more than two cells.
+/// Facets with more than two cells that `cell_graph` has found.
 struct FacetCrowds {
     std::int32_t first_cell = -1;  ///< first cell with a non-manifold facet (a face of three solids or more, an edge of three polygons or more), or -1
-    std::int32_t most_cells = 0;   ///< cells of the facet that has most, or 0 if none has more than two
+    std::int32_t most_cells = 0;   ///< largest number of cells at a facet, or 0 if none has more than two
 
-    /// Takes note of a facet of three cells or more: the first three with their types, and how many there are.
+    /// Records a facet with three cells or more: the first three with their types, and their number.
     void add(const std::array<std::int32_t, 3>& first_cells, const std::array<std::uint8_t, 3>& types, std::int32_t num_cells);
 
     bool operator==(const FacetCrowds&) const = default;
@@ -78,14 +80,15 @@ struct SharedFacet {
 /// The facets whose points are all marked: those that cells outside of this part of a mesh may share.
 std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>& marks);
 
-/// The pairs of neighbours, lower first, at one facet with these cells, which ascend.
+/// The pairs of neighbours, lower first, at one facet with these cells, which must ascend.
 std::vector<std::pair<std::int32_t, std::int32_t>> cells_joined_by(std::span<const SharedFacet> cells);
 
-/// A graph with more edges: `edges` (row, neighbour) ascend, and their rows begin with number `first`, which is also that of the neighbour 0 of `graph`.
+/// Adds edges to a graph: `edges` (row, neighbour) ascend; numbers in them start with `first`, which is also the number
+/// of neighbour 0 of `graph`.
 Csr with_edges(const Csr& graph, std::int32_t first, std::span<const std::pair<std::int32_t, std::int32_t>> edges);
 
-/// `cell_graph` by several threads, each with a run of the cells; facets that runs share are matched at the end. The same graph; fast
-/// if neighbours have near numbers. Memory: the cells once more.
+/// `cell_graph` computed by several threads, each for a run of the cells; facets that runs share are matched at the
+/// end. The same graph; fast if neighbours have near numbers. Memory: one more copy of the cells.
 Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, FacetCrowds* crowds = nullptr);
 
 /// The graph of the rows that a partition cuts: `cell_graph`, or for a point cloud (and for a mesh of vertex cells only) the symmetric graph

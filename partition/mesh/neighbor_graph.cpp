@@ -42,8 +42,8 @@ double limit_above(double distance_squared)
     return distance_squared * (1 + 1e-12) + std::numeric_limits<double>::denorm_min();
 }
 
-// The k nearest so far, by (squared distance, index). nanoflann's own sets keep whichever of equal distances came
-// first.
+// The k nearest so far, by (squared distance, index). nanoflann's own sets keep any of several points at equal
+// distances.
 class Nearest {
 public:
     explicit Nearest(std::size_t k, double most_squared = std::numeric_limits<double>::max()) : nearest_(k), most_squared_(most_squared) {}
@@ -78,7 +78,7 @@ private:
     std::size_t count_ = 0;
 };
 
-// All at most a distance away.
+// Collects all points within a distance.
 class Within {
 public:
     explicit Within(double distance_squared) : distance_squared_(distance_squared) {}
@@ -100,7 +100,7 @@ private:
     std::vector<std::int32_t> found_;
 };
 
-// Whether any is at most a distance away.
+// Finds whether any point is within a distance.
 class AnyWithin {
 public:
     explicit AnyWithin(double distance_squared) : distance_squared_(distance_squared) {}
@@ -135,11 +135,12 @@ PointCloud cloud_of(const DataArray& points)
     return cloud;
 }
 
-// Points with the same coordinates make one site, numbered by their first points. The cost of a search among sites does not depend on how
-// many points each has; among the points themselves, each of n equal ones would cost n visits.
+// Points with equal coordinates form one site, numbered by their first points. The cost of a search among sites does
+// not depend on the number of points at each; among the points themselves, each of n coinciding ones would cost n
+// visits.
 struct Sites {
     PointCloud cloud;
-    Csr points;  // of each site, ascending
+    Csr points;  // points of each site, ascending
 };
 
 Sites sites_of(const PointCloud& cloud)
@@ -151,7 +152,7 @@ Sites sites_of(const PointCloud& cloud)
     for (std::size_t i = 0; i < num_points; ++i) {
         const auto* x = cloud.point(i);
         std::uint64_t slot = 0;
-        for (int axis = 0; axis < 3; ++axis)  // + 0.0 makes one zero of both
+        for (int axis = 0; axis < 3; ++axis)  // + 0.0 turns -0 into 0
             slot = (std::rotl(slot, 21) ^ std::bit_cast<std::uint64_t>(x[axis] + 0.0)) * 0x9e3779b97f4a7c15u;
         slot ^= slot >> 32;
         for (;; ++slot) {
@@ -184,12 +185,12 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
     if (taken == 0) return neighbors;
     neighbors.indices.resize(num_points * taken);
 
-    // One more than asked for, because the first found is the point itself.
+    // One more, since the first one found is the point itself.
     const auto wanted = static_cast<std::size_t>(taken) + 1;
     const Tree tree(3, sites.cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12));
     Nearest nearest(wanted);
     std::vector<Found> found;
-    for (const auto site : tree.vAcc) {  // in the tree's order: consecutive searches visit the same leaves
+    for (const auto site : tree.vAcc) {  // in the tree's order, so that consecutive searches visit the same leaves
         nearest.clear();
         tree.findNeighbors(nearest, sites.cloud.point(site), nanoflann::SearchParams());
         found.clear();
@@ -242,7 +243,7 @@ Csr symmetric_graph(const Csr& directed)
 {
     const auto num_points = directed.num_rows();
 
-    std::vector<std::int64_t> first(num_points + 1, 0);  // of each row when both directions are written
+    std::vector<std::int64_t> first(num_points + 1, 0);  // start of each row when both directions are written
     for (std::int64_t i = 0; i < num_points; ++i) {
         first[i + 1] += directed.offsets[i + 1] - directed.offsets[i];
         for (const auto j : directed.row(i)) ++first[j + 1];

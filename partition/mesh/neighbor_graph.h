@@ -12,8 +12,9 @@
 
 namespace meshard {
 
-/// Each point's `k` nearest other points, nearest first, ties by index; fewer if there are fewer points.
-/// By a k-d tree (nanoflann). @param points (num_points, 3). @throws InvalidInput on a NaN or infinite coordinate or k < 1.
+/// Each point's `k` nearest other points, nearest first, ties by index; fewer if there are fewer points. Uses a k-d
+/// tree (nanoflann).
+/// @param points (num_points, 3). @throws InvalidInput for a NaN or infinite coordinate or k < 1.
 Csr nearest_neighbors(const DataArray& points, std::int32_t k);
 
 /// Undirected graph: an edge wherever one point is among the k nearest of the other. Symmetric, rows ascending.
@@ -43,7 +44,7 @@ public:
     /// The `k` nearest points with a squared distance of at most `most_squared`, nearest first, ties by index.
     std::vector<Found> nearest(const std::array<double, 3>& position, std::int32_t k, double most_squared) const;
 
-    /// Whether a point lies at most `radius` away.
+    /// Returns whether a point is at most `radius` away.
     bool has_any_within(const std::array<double, 3>& position, double radius) const;
 
 private:

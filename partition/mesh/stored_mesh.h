@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// A mesh of which one takes the cells that one needs: it may lie in a file that is larger than memory.
+/// A mesh whose cells are read on demand, so that it may be in a file that is larger than memory.
 class StoredMesh {
 public:
     virtual ~StoredMesh() = default;
@@ -18,20 +18,21 @@ public:
 
     virtual std::int64_t num_cells() const = 0;
 
-    /// Entries of all cells: points, and of polyhedra the face streams.
+    /// Number of entries of all cells: points, and for polyhedra also face streams.
     virtual std::int64_t num_cell_entries() const = 0;
 
-    /// The cells `cells` in that order: indices of points are those of the whole, and `points` are all of it. No arrays.
+    /// Reads the given cells, in that order: point indices are those of the whole mesh, and `points` has all of its
+    /// points. Without arrays.
     /// @throws IoError naming the first cell that is damaged.
     virtual Mesh cells(std::span<const std::int32_t> cells) const = 0;
 
-    /// Lets go of what can be read again when it is needed.
+    /// Releases memory whose content can be read again.
     virtual void release_pages() const {}
 
     std::int64_t num_points() const { return rest().num_points(); }
     bool is_point_cloud() const { return num_cells() == 0; }
 
-    /// What partitioning cuts: cells, or the points of a cloud.
+    /// Number of rows that a partition cuts: cells, or the points of a cloud.
     std::int64_t num_rows() const { return is_point_cloud() ? num_points() : num_cells(); }
 };
 

@@ -18,8 +18,9 @@ namespace meshard {
 
 namespace {
 
-constexpr double negligible_share = 1e-3;  // of the area
-constexpr double flat = 0.1;               // share of the largest possible bulge, below which an open group is too flat to have an inside
+constexpr double negligible_share = 1e-3;  // as a share of the area
+// Share of the largest possible bulge, below which an open group is too flat to have an inside.
+constexpr double flat = 0.1;
 
 // An edge of a polygon; `low` < `high`.
 struct Side {
@@ -56,7 +57,7 @@ void for_each_edge(std::span<const Side> sides, F&& f)
     }
 }
 
-// The points of edges with one polygon only.
+// The points on edges with one polygon only.
 std::vector<std::int32_t> open_points(std::span<const Side> sides)
 {
     std::vector<std::int32_t> points;
@@ -68,7 +69,7 @@ std::vector<std::int32_t> open_points(std::span<const Side> sides)
     return points;
 }
 
-// Polygons that edges join.
+// A group of polygons that are connected by edges.
 struct Group {
     std::vector<std::int32_t> cells;
     bool is_closed = true;
@@ -109,7 +110,8 @@ public:
 private:
     struct Link {
         std::int32_t other;
-        bool is_alike;  // both run along the edge in opposite directions, as neighbours on a surface do
+        // Whether both run along the edge in opposite directions, as neighbours on an oriented surface do.
+        bool is_alike;
     };
 
     void find_links(std::span<const Side> sides)
@@ -132,7 +134,7 @@ private:
         for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) first_link_[cell + 1] += first_link_[cell];
     }
 
-    // In each group the first polygon counts as pointing outward for the moment.
+    // Finds the groups; in each the first polygon is preliminarily taken as pointing outward.
     void find_groups()
     {
         for (std::int32_t start = 0; start < mesh_.num_cells(); ++start) {
@@ -177,7 +179,7 @@ private:
         return std::ranges::all_of(group.cells, [&](std::int32_t cell) { return sides_[cell] == side; });
     }
 
-    // Inner walls of hollow bodies: closed groups that point inward, in a closed group that points outward.
+    // Accepts inner walls of hollow bodies: closed groups that point inward, inside a closed group that points outward.
     void accept_hollows()
     {
         std::vector<const Group*> bodies, inner;
@@ -217,7 +219,7 @@ private:
         return box;
     }
 
-    // By the solid angle under which the surface is seen (Van Oosterom and Strackee 1983).
+    // Decided by the solid angle under which the surface is seen (Van Oosterom and Strackee 1983).
     bool is_inside(const Group& body, const Vector3& place) const
     {
         double angle = 0;
@@ -258,7 +260,7 @@ bool holds_vectors(const DataArray& array)
     return array.type() != ScalarType::String && array.num_components() == 3;
 }
 
-// Of each point the sum of the outward area vectors of the polygons around it.
+// For each point the sum of the outward area vectors of the polygons around it.
 std::vector<Vector3> outward_at_points(const Mesh& mesh, const PolygonSides& sides, std::span<const Vector3> areas)
 {
     std::vector<Vector3> sums(mesh.num_points(), Vector3{});
@@ -280,7 +282,7 @@ void reverse_points(std::span<std::int32_t> points, std::int64_t cell, std::uint
     if (points.size() > corners) std::reverse(points.begin() + static_cast<std::ptrdiff_t>(corners), points.begin() + static_cast<std::ptrdiff_t>(2 * corners));
 }
 
-// The array with rows that point against `outward` turned.
+// Reverses the rows of the array that point against `outward`.
 std::int64_t turn_vectors(DataArray& array, std::span<const Vector3> outward)
 {
     return with_scalar_type(array.type(), [&]<class T>() -> std::int64_t {

@@ -23,7 +23,7 @@ struct SurfaceForces {
 ///
 /// OpenFOAM's wallShearStress is minus the traction: pass its negative. Summed in double, in the order of the
 /// cells.
-/// @param tractions  empty for no viscous part.
+/// @param tractions  empty: no viscous part.
 /// @throws InvalidInput if the sizes disagree.
 SurfaceForces integrate_forces(std::span<const Vector3> areas, std::span<const Vector3> centroids, std::span<const double> pressures,
                                std::span<const Vector3> tractions, const Vector3& centre = {});

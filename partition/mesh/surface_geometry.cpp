@@ -47,7 +47,7 @@ std::vector<Vector3> area_vectors(const Mesh& mesh)
     std::vector<std::int32_t> ring;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
-            // With a corner of the polygon as apex, no large coordinates cancel in the cross products.
+            // With a corner of the polygon as apex, large coordinates do not cancel in the cross products.
             for_each_triangle(x, corners, x[corners[0]], [&](const Vector3& area, const Vector3&) { add_scaled(areas[i], area, 1.0); });
         });
     }
@@ -119,7 +119,7 @@ double enclosed_volume(const Mesh& mesh)
 {
     const std::vector<Vector3> areas = area_vectors(mesh);
     const std::vector<Vector3> centroids = surface_centroids(mesh);
-    // Relative to a point of the surface, so that a body far from the origin loses no precision.
+    // Relative to a point of the surface, so that bodies far from the origin lose no precision.
     const Vector3 origin = centroids.empty() ? Vector3{} : centroids.front();
     double volume = 0;
     for (std::size_t i = 0; i < areas.size(); ++i) volume += dot(centroids[i] - origin, areas[i]) / 3;

@@ -19,22 +19,23 @@ using Vector3 = std::array<double, 3>;
 /// closed surface add up to zero.
 std::vector<Vector3> area_vectors(const Mesh& mesh);
 
-/// Centroid of each polygon's area; for other cells (and polygons without area) the mean of their points.
+/// Centroid of each polygon's area; for other cells, and polygons without area, the mean of their points.
 std::vector<Vector3> surface_centroids(const Mesh& mesh);
 
-/// How the polygons of a mesh are connected. Points are the same only if their indices are.
+/// How the polygons of a mesh are connected. Points are equal only if their indices are.
 struct SurfaceEdges {
     std::int64_t num_edges = 0;
-    std::int64_t num_boundary = 0;      ///< edges of one polygon only
-    std::int64_t num_non_manifold = 0;  ///< edges of three or more
+    std::int64_t num_boundary = 0;      ///< edges with one polygon only
+    std::int64_t num_non_manifold = 0;  ///< edges with three polygons or more
 
     bool is_closed() const { return num_edges > 0 && num_boundary == 0; }
 };
 
 SurfaceEdges surface_edges(const Mesh& mesh);
 
-/// Whether area vectors add up to nothing, to a millionth of the area, as those of all surfaces around volumes do. A surface whose edges are all of two
-/// polygons or more and that has polygons twice, or within the volume, is closed, but its areas do not cancel: a constant pressure pushes it.
+/// Returns whether the sum of the area vectors is zero, up to a millionth of the area, as for all surfaces around
+/// volumes. A surface on whose edges two polygons or more meet, but that has polygons twice, or within the volume, is
+/// closed although its areas do not cancel: a constant pressure exerts a force on it.
 bool areas_cancel(std::span<const Vector3> areas);
 
 /// Volume that the polygons enclose, by the divergence theorem: positive if their normals point out of it. Meaningful

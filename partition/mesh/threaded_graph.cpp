@@ -49,7 +49,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> edges_at_shared_facets(const 
     std::vector<SharedFacet> facets;
     for (const auto& run : runs) facets.insert(facets.end(), run.facets.begin(), run.facets.end());
     std::ranges::sort(facets);
-    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell that has the facet twice
+    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell may have the facet twice
     std::vector<std::pair<std::int32_t, std::int32_t>> edges;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
         while (end < facets.size() && facets[end].key == facets[begin].key) ++end;

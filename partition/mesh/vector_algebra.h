@@ -51,7 +51,7 @@ inline void add_scaled(Vector3& sum, const Vector3& a, double scale)
     for (int d = 0; d < 3; ++d) sum[d] += scale * a[d];
 }
 
-/// Of the vectors `x[point]`.
+/// The mean of the vectors `x[point]`.
 inline Vector3 mean_of(std::span<const Vector3> x, std::span<const std::int32_t> points)
 {
     Vector3 mean{};

@@ -43,7 +43,8 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     } catch (const InvalidInput& error) {
         wrong = error.what();
     }
-    std::vector<std::int64_t> mine(group.size() + 1, 0);  // rows wanted of each rank, and whether all is well
+    // Rows wanted from each rank, then 1 if this rank's map is valid.
+    std::vector<std::int64_t> mine(group.size() + 1, 0);
     if (wrong.empty()) {
         for (const auto owner : index_map.ghost_owners) ++mine[owner];
     }

@@ -14,19 +14,20 @@
 
 namespace meshard {
 
-/// Who sends which owned rows to whom so that every rank's ghosts get their owners' values. Local rows are owned first, ghosts after, ghosts by
-/// owner. Holds: what this rank sends to rank r is what r expects of it, in the same order. Made once, used often; says nothing of values.
+/// An exchange plan lists which owned rows each rank sends to which ranks, so that all ghost rows get their owners'
+/// values. Local rows are numbered owned first, then ghosts sorted by owner. Rank a's list of rows for rank b has the
+/// order in which b stores these ghosts. A plan holds no values; it is made once and used for many exchanges.
 ///
-/// Example: seven rows of parts 0 0 1 1 1 0 2, one ghost layer. Rank 1 owns 2 3 4 and sees 1 and 5. It sends its local rows 0 and 2 (ids 2 and
-/// 4) to rank 0 and receives two rows from it, local rows 3 and 4.
+/// Example: seven rows with owners 0 0 1 1 1 0 2 and one ghost layer. Rank 1 owns the ids 2 3 4 and has ghosts 1 and 5.
+/// It sends its local rows 0 and 2 (ids 2 and 4) to rank 0, and receives its local rows 3 and 4 from rank 0.
 class ExchangePlan {
 public:
-    /// From the ghosts of an index map whose parts are ranks. Collective.
-    /// @throws InvalidInput on every rank if a map is not one of its part, or wants a row of a rank that does not own it.
+    /// Makes the plan for the ghosts of an index map whose part number is the rank. Collective.
+    /// @throws InvalidInput on every rank if a map is not valid, or wants a row from a rank that does not own it.
     static std::shared_ptr<const ExchangePlan> find(const IndexMap& index_map, const RankGroup& group);
 
-    /// From what both sides know already: `sent_rows` holds owned rows by receiving rank, `send_counts[r]` of them for rank r; `receive_counts[r]`
-    /// come from rank r. Not collective.
+    /// Makes a plan from lists that senders and receivers already have. `sent_rows` holds owned rows sorted by
+    /// receiving rank, `send_counts[r]` of them for rank r; `receive_counts[r]` rows come from rank r. Not collective.
     /// @throws InvalidInput if counts do not fit the group or a row is not owned.
     ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<std::int64_t> sent_rows, std::vector<std::int64_t> send_counts,
                  std::vector<std::int64_t> receive_counts);
@@ -37,21 +38,22 @@ public:
     std::int64_t num_local() const { return num_owned_ + num_ghosts_; }
     std::int64_t num_sent() const { return sent_.numel(); }
 
-    /// Owned rows to send, by receiving rank; (num_sent), int64.
+    /// Owned rows to send, sorted by receiving rank; (num_sent), int64.
     const at::Tensor& sent_rows() const { return sent_; }
 
-    /// The same on a device: a copy that is made the first time.
+    /// `sent_rows()` on `device`, copied there at the first call.
     at::Tensor sent_rows(const at::Device& device) const;
 
     const std::vector<std::int64_t>& send_counts() const { return send_counts_; }
     const std::vector<std::int64_t>& receive_counts() const { return receive_counts_; }
 
-    /// Whether the first exchange by this plan need not begin with ranks comparing what they send: they have, or the plan was made of what both sides
-    /// know already.
+    /// True once the ranks have compared the counts that they send and receive, which the first exchange does
+    /// otherwise, or if the plan was made from lists that both sides had.
     bool is_agreed() const { return is_agreed_; }
     void set_agreed() const { is_agreed_ = true; }
 
-    /// Owned rows that no other rank sees, ascending: work on them may go on while ghosts travel. (n), int64.
+    /// Owned rows that are ghosts of no other rank, ascending; they can be computed while ghosts are exchanged. (n),
+    /// int64.
     at::Tensor interior_rows() const;
 
 private:

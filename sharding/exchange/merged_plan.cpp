@@ -26,12 +26,13 @@ std::span<const std::int64_t> integers_in(const at::Tensor& integers)
     return {integers.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(integers.numel())};
 }
 
-/// For each rank the rows of all plans, each once, in the order of the plans.
+/// For each rank the union of the rows of all plans, in the order of the plans.
 struct Union {
     std::vector<std::int64_t> rows, counts;
-    std::vector<std::vector<std::int64_t>> places;  ///< of each plan's rows
+    std::vector<std::vector<std::int64_t>> places;  ///< for each plan, the positions of its rows in the union
 
-    /// `rows[p]`: by rank, `counts[p][r]` of them for rank r.
+    /// @param plan_rows     rows of each plan, sorted by rank
+    /// @param plan_counts   `plan_counts[p][r]`: rows of plan p for rank r
     Union(const std::vector<std::span<const std::int64_t>>& plan_rows, const std::vector<std::vector<std::int64_t>>& plan_counts)
         : counts(plan_counts[0].size(), 0), places(plan_rows.size())
     {
@@ -62,7 +63,7 @@ MergedPlan merge_plans(Plans plans)
         throw InvalidInput("merge_plans: the plans are of several layouts, or there are none; expected plans over the same owned rows of the same ranks.");
     }
     const auto& group = plans[0]->group();
-    // A ghost is known by its row at its owner.
+    // A ghost is identified by its row number at its owner.
     std::vector<at::Tensor> ghosts;
     std::vector<std::span<const std::int64_t>> sent, received;
     std::vector<std::vector<std::int64_t>> send_counts, receive_counts;

@@ -9,17 +9,19 @@
 
 namespace meshard {
 
-/// Several plans as one.
+/// One plan that exchanges the rows of several plans.
 struct MergedPlan {
     std::shared_ptr<const ExchangePlan> plan;
-    std::vector<at::Tensor> ghost_places;  ///< for each of the plans: which of the merged one's ghosts are its own, in its order; int64
+    /// `ghost_places[p]`: which ghosts of `plan` are those of plan p, in the order of p; int64.
+    std::vector<at::Tensor> ghost_places;
 };
 
-/// Plans over the same owned rows: a row that several bring to a rank travels once. With a plan and a wider one it widens the first. Collective.
-/// @throws InvalidInput on every rank if the plans differ in their group or in the number of owned rows, or if there are none
+/// Merges plans over the same owned rows, so that a row that several plans send to a rank is sent once. Collective.
+/// @throws InvalidInput on every rank if the plans differ in group or number of owned rows, or if there are none
 MergedPlan merge_plans(std::span<const std::shared_ptr<const ExchangePlan>> plans);
 
-/// Plans over the rows of several clouds, which lie one cloud after the other: all ghosts in one message a rank. Not collective.
+/// Merges plans of several clouds whose rows are concatenated, so that each rank gets all ghosts in one message. Not
+/// collective.
 /// @throws InvalidInput if the plans differ in their group, or if there are none
 MergedPlan stack_plans(std::span<const std::shared_ptr<const ExchangePlan>> plans);
 

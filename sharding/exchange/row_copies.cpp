@@ -16,13 +16,14 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kBytesAThread = std::int64_t{256} << 10;  // at least
-constexpr std::int64_t kAhead = 16;                              // rows asked for before they are copied
+// The smallest share of the copying for which another thread is used.
+constexpr std::int64_t kBytesAThread = std::int64_t{256} << 10;
+constexpr std::int64_t kAhead = 16;  // rows that are prefetched before they are copied
 
 void require_index(const char* where, const at::Tensor& index, std::int64_t num_rows)
 {
     if (index.dim() != 1 || index.scalar_type() != at::kLong) throw InvalidInput(std::string(where) + ": the index must be int64 of one dimension.");
-    if (!index.is_cpu()) return;  // the device looks itself
+    if (!index.is_cpu()) return;  // the kernels of devices check the index themselves
     const auto numbers = index.contiguous();
     const auto* begin = numbers.const_data_ptr<std::int64_t>();
     const auto* outside = std::find_if(begin, begin + numbers.numel(), [&](std::int64_t row) { return row < -1 || row >= num_rows; });
@@ -30,7 +31,7 @@ void require_index(const char* where, const at::Tensor& index, std::int64_t num_
         throw InvalidInput(std::string(where) + ": row " + std::to_string(*outside) + " of " + std::to_string(num_rows) + ".");
 }
 
-/// `kBytes`: of a row if known when compiled, else 0.
+/// `kBytes` is the size of a row if known at compile time, else 0.
 template <std::int64_t kBytes>
 void copy_rows(const char* from, const std::int64_t* index, std::int64_t count, std::int64_t row_bytes, bool fills, char* to)
 {
@@ -44,12 +45,12 @@ void copy_rows(const char* from, const std::int64_t* index, std::int64_t count, 
     }
 }
 
-/// `fills`: with zeros where there is no row.
+/// With `fills`, rows of `target` whose index is -1 become zero.
 void take_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& index, bool fills)
 {
     if (target.numel() == 0) return;
     if (!table.is_cpu()) {
-        // Shapes do not depend on the numbers, for which the host would have to wait.
+        // Shapes must not depend on the values of the index: the host would have to wait for the device.
         const auto here = index.to(table.device());
         auto shape = std::vector<std::int64_t>(target.dim(), 1);
         shape[0] = here.size(0);
@@ -105,7 +106,8 @@ at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t n
     const bool is_plain = rows.is_cpu() && (rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kDouble);
     if (rows.numel() == 0) return sums;
     if (!is_plain) {
-        // Rows with -1 go to one more row, which is left out. On a GPU index_add_ adds in any order, index_put_ in that of the sorted index.
+        // Rows with index -1 are added to one extra row, which is cut off. On a GPU index_add_ adds in arbitrary order,
+        // index_put_ in the order of the sorted index.
         const auto here = index.to(rows.device());
         ++shape[0];
         auto all = at::zeros(shape, rows.options().requires_grad(false));

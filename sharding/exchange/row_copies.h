@@ -7,20 +7,21 @@
 
 namespace meshard {
 
-/// Rows of `table`, (n, ...), by number: (index, ...). As `index_select`, whose CPU kernel spends more on each row than the row costs, with a
-/// backward that adds in the order of the index and has itself a backward.
+/// Gathers rows of `table`, (n, ...): returns (m, ...). On the CPU faster than `index_select`, whose overhead for each
+/// row exceeds the copy. Backward adds gradients in the order of the index and can itself be differentiated.
 ///
-/// What has kernels on GPUs, and -1 nowhere, is `take_rows` (ops/rows/row_moves.h).
+/// Where no index is -1, `take_rows` (ops/rows/row_moves.h) has kernels for GPUs.
 ///
 /// @param index   (m), int64, each in [0, n), or -1 for a row of zeros
-/// @throws InvalidInput if a number is outside
+/// @throws InvalidInput if an index is out of range
 at::Tensor take_some_rows(const at::Tensor& table, const at::Tensor& index);
 
-/// The adjoint: row i of the result, of `num_rows`, is the sum of the rows e with index[e] == i, in ascending order of e; zero without any. Rows with
-/// -1 are left out.
+/// The adjoint of `take_some_rows`: row i of the result is the sum of the rows e with index[e] == i, added in ascending
+/// order of e, or zero. Rows with index -1 are skipped. Returns (num_rows, ...).
 at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, std::int64_t num_rows);
 
-/// Rows of `table` into `target`, (index, ...), of the same type, in place and not recorded; rows with -1 keep what they hold.
+/// Copies rows of `table` into `target`, (m, ...), of the same type, in place and without autograd. Rows with index -1
+/// keep their values.
 void take_some_rows_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& index);
 
 }  // namespace meshard

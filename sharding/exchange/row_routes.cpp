@@ -27,7 +27,7 @@ std::span<const std::int64_t> span_of(const at::Tensor& tensor)
     return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-/// What every rank sends me, given what I send.
+/// Returns the counts that every rank sends to this one, given the counts that this rank sends.
 std::vector<std::int64_t> exchange_counts(const std::vector<std::int64_t>& send, const RankGroup& group)
 {
     const auto all = group.all_gather_integers(send);
@@ -36,7 +36,7 @@ std::vector<std::int64_t> exchange_counts(const std::vector<std::int64_t>& send,
     return receive;
 }
 
-/// Blocks of ids, one a rank: who answers for an id.
+/// The ids are divided into consecutive blocks, one for each rank, which stores the owners of the ids in its block.
 struct Directory {
     std::int64_t block;
     int num_ranks;
@@ -52,7 +52,7 @@ struct Directory {
     }
 };
 
-/// Tells all ranks of an id that one has found wrong.
+/// Throws on all ranks if one rank has found a bad id.
 void throw_if_any(std::optional<std::int64_t> bad, const RankGroup& group, const char* what)
 {
     const auto all = group.all_gather_integers(std::vector<std::int64_t>{bad.has_value(), bad.value_or(0)});
@@ -82,7 +82,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     throw_if_any(first_outside(wanted, num_global), group, "is wanted, but lies outside of the whole");
     const Directory directory(num_global, group.size());
 
-    // Owners tell the directory.
+    // Owners send their ids to the directory.
     std::vector<std::int64_t> owned_sorted(owned.begin(), owned.end());
     std::sort(owned_sorted.begin(), owned_sorted.end());
     auto send = directory.counts(owned_sorted);
@@ -102,7 +102,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     }
     throw_if_any(twice, group, "is owned twice");
 
-    // Those who want rows ask it, each id once.
+    // Every rank looks up the owners of the rows that it wants, each id once.
     std::vector<std::int64_t> unique(wanted.begin(), wanted.end());
     std::sort(unique.begin(), unique.end());
     unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
@@ -118,13 +118,13 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     throw_if_any(unknown, group, "is wanted, but owned by nobody");
     const auto owner_of = group.all_to_all_rows(integer_tensor(answers), receive, send);
 
-    // And the owners themselves: requests sorted by (owner, id).
+    // Requests are sent to the owners, sorted by (owner, id).
     std::vector<std::int64_t> order(unique.size());
     std::iota(order.begin(), order.end(), 0);
     const auto owner = span_of(owner_of);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return owner[a] < owner[b]; });
     std::vector<std::int64_t> requests;
-    std::vector<std::int64_t> place(unique.size());  // of each unique id among the received rows
+    std::vector<std::int64_t> place(unique.size());  // position of each unique id among the received rows
     routes->receive_rows_.assign(group.size(), 0);
     for (const auto i : order) {
         place[i] = static_cast<std::int64_t>(requests.size());
@@ -173,7 +173,8 @@ at::Tensor RowRoutes::scattered(const at::Tensor& rows, Reduction reduction) con
     };
     const auto unique = std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0});
     const auto type = rows.scalar_type();
-    const auto wide = reduction == Reduction::Sum ? rows.to(sum_type(type)) : rows;  // rounded once
+    // In the wide type, so that a sum is rounded once.
+    const auto wide = reduction == Reduction::Sum ? rows.to(sum_type(type)) : rows;
     const auto received = group_.all_to_all_rows(combined(unique, wanted_, wide), receive_rows_, send_rows_);
     return combined(num_owned_, sent_, received).to(type);
 }
@@ -202,7 +203,7 @@ at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows, Reduction reduction
 
 namespace {
 
-/// A way of a tensor's dimension from one layout to another, or back.
+/// The routes between two layouts of one dimension, used for the forward or the backward direction.
 struct WayById {
     std::shared_ptr<const RowRoutes> routes;
     std::int64_t dim;

@@ -14,32 +14,34 @@
 
 namespace meshard {
 
-/// Who sends which rows to whom, by global id: every rank owns some rows of a whole and wants the rows of some ids, in its own order
-/// and as often as it likes. Found once, used often: each use is one all-to-all in which every row that a rank wants from another
-/// travels once.
+/// Routes of rows between ranks by global id: every rank owns some rows of a whole, and wants the rows with given ids,
+/// in any order and with repetitions. Routes are found once and used many times; each use is one all-to-all, in which a
+/// row that a rank wants from another is sent once.
 ///
-/// Example: rank 0 owns rows 4 0, rank 1 owns 1 2 3. Rank 0 wants 3 3 4 and gets one row of rank 1 and one of its own; rank 1 wants
-/// nothing.
+/// Example: rank 0 owns the ids 4 0, rank 1 owns 1 2 3. Rank 0 wants 3 3 4 and receives one row from rank 1 and one
+/// from itself; rank 1 wants nothing.
 class RowRoutes {
 public:
-    /// Collective over `group`; who owns what is kept in blocks of ids over all ranks, so that none needs the list of all.
-    /// @throws InvalidInput on every rank if an id lies outside [0, num_global), is owned twice, or is wanted and owned by nobody.
+    /// Finds the routes. Ownership is stored in blocks of ids over all ranks, so that no rank needs the whole list.
+    /// Collective.
+    /// @throws InvalidInput on every rank if an id lies outside [0, num_global), is owned twice, or is wanted and owned
+    /// by nobody.
     static std::shared_ptr<const RowRoutes> find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted, std::int64_t num_global,
                                                  const RankGroup& group);
 
     std::int64_t num_owned() const { return num_owned_; }
     std::int64_t num_wanted() const { return wanted_.numel(); }
 
-    /// Rows that this rank receives from others in one use.
+    /// Number of rows that this rank receives from others in one use.
     std::int64_t num_received() const;
 
-    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: gradients of a row wanted several times
-    /// add up at its owner.
+    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: the gradients of a row that
+    /// is wanted several times are added at its owner.
     at::Tensor gather(const at::Tensor& owned_rows) const;
 
-    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is combined; ids that nobody has give zero for a
-    /// Sum, and `-inf`, `inf` or the type's limit for Max and Min. In an order that depends on ids and ranks only. Collective; a
-    /// Sum is differentiable.
+    /// The adjoint of `gather`: (wanted rows, ...) to (owned rows, ...); rows with the same id are reduced, in an order
+    /// that depends on ids and ranks only. Ids that no rank wants get zero for a Sum, and `-inf`, `inf` or the type's
+    /// limit for Max and Min. Collective; a Sum is differentiable.
     at::Tensor scatter(const at::Tensor& wanted_rows, Reduction reduction = Reduction::Sum) const;
 
 private:
@@ -49,18 +51,18 @@ private:
 
     RankGroup group_;
     std::int64_t num_owned_ = 0;
-    at::Tensor sent_;  ///< local rows, by receiving rank
+    at::Tensor sent_;  ///< local rows, sorted by receiving rank
     std::vector<std::int64_t> send_rows_, receive_rows_;
-    at::Tensor wanted_;  ///< of each wanted row the place among the received ones
+    at::Tensor wanted_;  ///< for each wanted row its position among the received ones
 };
 
-/// A tensor whose dimension `dim` is cut on the axis `domain` by the owned rows of one partition, cut by those of another: the same
-/// value in the same global ids. Collective, one all-to-all; differentiable.
-/// @throws InvalidInput if the tensor is not cut so, or the maps are not of the same whole.
+/// Converts a tensor whose dimension `dim` is sharded on the axis `domain` by the owned rows `from` to the sharding
+/// `to` of another partition; global ids keep their values. Collective, one all-to-all; differentiable.
+/// @throws InvalidInput if the tensor is not sharded by `from`, or the maps differ in their number of global rows.
 at::Tensor redistribute_by_id(const at::Tensor& tensor, const IndexMap& from, const std::shared_ptr<const IndexMap>& to, std::int64_t dim = 0);
 
-/// The whole, as a plain tensor on every rank, its rows in the order of their global ids rather than in that of the ranks. Collective;
-/// differentiable as `full_tensor` is. Without an index map in its layout it is `full_tensor`.
+/// Gathers the whole as a plain tensor on every rank, with rows sorted by global id instead of by rank. Without an
+/// index map in the layout this is `full_tensor`. Collective; differentiable as `full_tensor`.
 at::Tensor full_tensor_in_global_order(const at::Tensor& tensor);
 
 }  // namespace meshard

@@ -12,9 +12,9 @@ class CudaGraphRecorder : public GraphRecorder {
 public:
     void begin() override
     {
-        // LibTorch's own draws advance the generator in each run.
+        // The generator is registered, so that each replay advances it.
         graph_.register_generator_state(at::cuda::detail::getDefaultCUDAGenerator());
-        // Of this thread alone: others may read cases ahead, and wait for them.
+        // Only calls of this thread are captured: other threads may load cases meanwhile, and wait for their copies.
         graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     }
 

@@ -5,7 +5,7 @@
 
 namespace meshard {
 
-/// CUDA's graphs by way of LibTorch; empty in a build for CPUs.
+/// Makes recorders that use LibTorch's CUDA graphs; empty in a build for CPUs.
 MakeGraphRecorder cuda_graph_recorder();
 
 }  // namespace meshard

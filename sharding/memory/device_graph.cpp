@@ -37,7 +37,7 @@ public:
         by_type_[type] = std::move(make);
     }
 
-    /// Empty if there is none.
+    /// Returns an empty function if no recorder is registered for the device type.
     MakeGraphRecorder of(c10::DeviceType type) const
     {
         const std::lock_guard lock(mutex_);
@@ -52,7 +52,7 @@ private:
     std::map<c10::DeviceType, MakeGraphRecorder> by_type_;
 };
 
-/// What is queued on `later` from now on comes after what is queued on `first` by now.
+/// Work queued on `later` after this call runs after the work that is queued on `first` now.
 void put_in_order(const c10::Stream& first, const c10::Stream& later)
 {
     c10::Event reached(first.device_type());
@@ -88,7 +88,7 @@ void DeviceGraph::record(const std::function<void()>& work)
     } catch (...) {
         try {
             recorder_->end();
-        } catch (const std::exception&) {  // the first error is on its way already
+        } catch (const std::exception&) {  // the first error is already being thrown
         }
         throw;
     }

@@ -9,50 +9,56 @@
 
 namespace meshard {
 
-/// What records the work of a type of device, to run it again: CUDA's graphs for GPUs. Made for one recording.
+/// Interface that records the work of a device for later replays, such as CUDA graphs on GPUs. Used for one recording.
 class GraphRecorder {
 public:
     virtual ~GraphRecorder() = default;
 
-    /// From now on what this thread gives the current stream is recorded instead of run. Memory that is taken meanwhile stays the recorder's.
+    /// From here on, work that this thread queues on the current stream is recorded instead of run. Memory allocated
+    /// meanwhile belongs to the recorder.
     virtual void begin() = 0;
-    /// @throws what the device says if something could not be recorded
+    /// @throws the device's error if some work could not be recorded
     virtual void end() = 0;
-    /// Gives the current stream all that was recorded.
+    /// Queues all recorded work on the current stream.
     virtual void run() = 0;
 };
 
 using MakeGraphRecorder = std::function<std::unique_ptr<GraphRecorder>()>;
 
-/// A later registration for the same type replaces the earlier. That for CUDA is there from the beginning, in a build for GPUs.
+/// A later registration for the same type replaces an earlier one. In a build for GPUs CUDA is registered from the
+/// start.
 void register_graph_recorder(c10::DeviceType type, MakeGraphRecorder make);
 
-/// Whether work of such a device can be recorded in this process.
+/// Returns whether work of such a device can be recorded in this process.
 bool can_record(c10::DeviceType type);
 
-/// Work of a device that was recorded once and runs again without the host: one launch instead of thousands. It reads and writes the same memory each time.
+/// Device work that is recorded once and replayed with one launch, without the host's overhead for each kernel. Every
+/// replay reads and writes the same memory.
 class DeviceGraph {
 public:
     /// @throws Error if work of such a device cannot be recorded
     explicit DeviceGraph(c10::DeviceType type);
 
-    /// Records what `work` gives the device; nothing of it is computed yet. `work` may neither read the device's memory on the host, nor wait for the device,
-    /// nor draw random numbers whose seed changes, and all memory that it reads must exist as long as this graph. The current stream must be an `OwnStream`.
-    /// @throws what `work` throws, or the device if something could not be recorded; the graph is then of no use, and the stream as before
+    /// Records the device work that `work` queues; nothing is computed yet. `work` may neither read the device's memory
+    /// on the host, nor wait for the device, nor draw random numbers whose seed changes, and all memory that it reads
+    /// must exist as long as this graph. The current stream must be an `OwnStream`.
+    /// @throws what `work` throws, or the device's error if something could not be recorded; then the graph is
+    /// unusable, and the stream is as before
     void record(const std::function<void()>& work);
 
-    /// Computes all that was recorded, in the order of the current stream.
+    /// Replays the recorded work on the current stream.
     void run() { recorder_->run(); }
 
 private:
     std::unique_ptr<GraphRecorder> recorder_;
 };
 
-/// Whether `DeviceGraph::record` runs in this thread: what is different in each step must not be done then.
+/// Returns whether `DeviceGraph::record` runs in this thread. Code whose effect differs from step to step must not run
+/// then.
 bool is_recording();
 
-/// A stream other than the default one, on which nothing can be recorded, is the current one of this thread as long as this lives. What was queued before comes
-/// first, in both directions.
+/// A guard: makes a new stream the current one of this thread, since the default stream cannot be recorded. Work that
+/// was queued on the previous stream runs first; at the end the previous stream waits for this one.
 class OwnStream {
 public:
     explicit OwnStream(const c10::Device& device);

@@ -8,19 +8,19 @@
 
 namespace meshard {
 
-/// A GPU of CUDA that this process sees.
+/// A CUDA GPU that this process can use.
 struct Gpu {
     std::string name;
     std::string capability;  ///< such as `9.0`
     std::int64_t total_bytes = 0;
     std::int64_t free_bytes = 0;
-    std::vector<int> peers;  ///< numbers of the GPUs whose memory it can read and write
+    std::vector<int> peers;  ///< indices of the GPUs whose memory it can read and write
 };
 
-/// In their order; none in a build for CPUs. Asks each for its free memory, which takes some of it.
+/// All GPUs, sorted by index; none in a build for CPUs. Queries the free memory of each, which allocates some of it.
 std::vector<Gpu> gpus_with_memory();
 
-/// The same without their memory and peers, which leaves them untouched.
+/// All GPUs without their memory and peers, so that no memory is allocated on them.
 std::vector<Gpu> visible_gpus();
 
 /// Versions of the CUDA runtime and of NCCL that LibTorch uses, by name; none in a build for CPUs.

@@ -40,7 +40,7 @@ public:
         for (const auto& [type, index] : devices) add(at::globalContext().defaultGenerator(at::Device(type, index)));
     }
 
-    /// The present state of the same generators.
+    /// Returns the present state of the same generators.
     RandomState now() const
     {
         RandomState other;
@@ -106,7 +106,8 @@ struct Surroundings {
     RandomState random;
 };
 
-/// One call of `checkpoint`: all data that the second run needs. Kept alive by the tensors that the graph has saved through it.
+/// One call of `checkpoint`: the data that the second run needs. Owned by the tensors that the graph has saved through
+/// it.
 class Region {
 public:
     Region(CheckpointFunction fn, const std::vector<at::Tensor>& inputs) : fn_(std::move(fn)), random_(inputs)
@@ -126,7 +127,7 @@ public:
         return shapes_.size() - 1;
     }
 
-    /// The first run has ended.
+    /// Called when the first run has ended.
     void complete()
     {
         complete_ = true;
@@ -143,7 +144,8 @@ public:
 private:
     void run_again()
     {
-        // Unpacked first: an outer checkpoint may have to run again for them, with its own settings.
+        // Unpacked before the settings change: an outer checkpoint may have to run again for them, with its own
+        // settings.
         std::vector<at::Tensor> inputs;
         for (std::size_t i = 0; i < inputs_.size(); ++i) {
             auto input = inputs_[i].unpack();
@@ -157,7 +159,8 @@ private:
             const at::AutoGradMode record(true);
             const Surroundings put_back(random_);
             policies_.apply();
-            at::autocast::set_autocast_cache_enabled(false);  // the cache is not cleared after backward: the next step would use this step's weights
+            // The cache is not cleared after backward: the next step would use this step's weights.
+            at::autocast::set_autocast_cache_enabled(false);
             random_.restore();
             const SavedTensorHooks hooks([&saved](const at::Tensor& tensor) -> UnpackSaved {
                 saved.push_back(tensor);
@@ -184,7 +187,7 @@ private:
     at::ThreadLocalState state_;
     std::vector<std::vector<std::int64_t>> shapes_;
     std::vector<at::ScalarType> types_;
-    std::vector<at::Tensor> saved_;  // of the second run, each until backward takes it
+    std::vector<at::Tensor> saved_;  // tensors of the second run, each until backward takes it
     bool complete_ = false;
     std::mutex mutex_;
 };

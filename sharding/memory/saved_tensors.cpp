@@ -34,7 +34,8 @@ struct PackedTensor : torch::autograd::SavedVariableHooks {
     at::Tensor kept;
 };
 
-/// LibTorch gets its hooks for saved tensors from the engine. The base engine has none (Python's engine has those of Python); this one has ours.
+/// LibTorch asks the engine for hooks on saved tensors. The base engine has none (Python's engine has those of Python);
+/// this one returns ours.
 class EngineWithHooks : public torch::autograd::Engine {
 public:
     ~EngineWithHooks() override { stop(); }
@@ -74,7 +75,7 @@ PackSaved offload_where(std::function<bool(const at::Tensor&)> moves, bool page_
         const auto device = local.device();
         const bool page_lock = page_locked && !device.is_cpu();
         auto host = at::empty_like(local, local.options().device(at::kCPU).pinned_memory(page_lock));
-        // In the stream's order, so that neither copy needs a wait of its own.
+        // Both copies are queued on the stream, so that neither needs a wait.
         host.copy_(local, /*non_blocking=*/page_lock);
         if (!is_sharded(tensor)) return [host, device, page_lock] { return host.to(device, page_lock, device.is_cpu()); };
         return [host, device, page_lock, spec = spec_of(tensor), strides = tensor.strides().vec()] {

@@ -11,12 +11,13 @@ namespace meshard {
 /// Returns a saved tensor when backward needs it.
 using UnpackSaved = std::function<at::Tensor()>;
 
-/// Called with each tensor that autograd saves for backward (detached); returns the function that restores it. An empty function: the tensor itself is kept.
+/// Called with each tensor that autograd saves for backward (detached); returns the function that restores it, or an
+/// empty function to keep the tensor itself.
 using PackSaved = std::function<UnpackSaved(const at::Tensor&)>;
 
-/// A guard: while it lives, `pack` is called with every tensor that autograd saves in this thread, plain or sharded. Of nested guards the innermost is used;
-/// guards must be destroyed in the reverse order of their construction. Tensors saved under a guard are unpacked by its functions, also after it has been
-/// destroyed.
+/// A guard: while it exists, `pack` is called with every tensor that autograd saves in this thread, plain or sharded.
+/// The innermost of nested guards is used; guards must be destroyed in the reverse order of their construction. Tensors
+/// saved under a guard are unpacked by its functions, also after it has been destroyed.
 class SavedTensorHooks {
 public:
     explicit SavedTensorHooks(PackSaved pack);
@@ -26,12 +27,13 @@ public:
 };
 
 struct OffloadOptions {
-    std::int64_t least_bytes = 1 << 20;  ///< smaller tensors stay on the GPU: not worth the transfer
-    bool page_locked = true;             ///< page-locked host memory, which cannot be swapped: copies run while the GPU computes
+    std::int64_t least_bytes = 1 << 20;  ///< smaller tensors stay on the GPU
+    bool page_locked = true;             ///< use page-locked host memory, so that copies run while the GPU computes
 };
 
-/// A guard: while it lives, tensors that autograd saves on a GPU are copied to host memory, and back when backward needs them. Tensors on the host stay
-/// where they are, and so do parameters, which are on the GPU anyway. Of a sharded tensor this rank's part is copied.
+/// A guard: while it exists, tensors that autograd saves on a GPU are copied to host memory, and back when backward
+/// needs them. Tensors on the host and parameters, which stay on the GPU anyway, are not copied. For a sharded tensor
+/// the local part is copied.
 class OffloadSavedTensors {
 public:
     explicit OffloadSavedTensors(const OffloadOptions& options = {});

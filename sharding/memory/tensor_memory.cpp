@@ -16,7 +16,7 @@ namespace meshard {
 namespace {
 
 constexpr std::size_t kLarge = std::size_t(1) << 20, kPage = 4096, kHugePage = std::size_t(1) << 21;
-constexpr std::size_t kSlack = 8;  // a block may be larger than the request by 1/8 of it, and the mapped memory than the peak by 1/8
+constexpr std::size_t kSlack = 8;  // a block may exceed the request by 1/8, and the mapped memory the peak by 1/8
 
 class KeptMemory final : public c10::Allocator {
 public:
@@ -66,7 +66,8 @@ private:
             throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
                                         "no memory for a tensor of " + std::to_string(size) + " bytes");
         }
-        if (size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);  // ordinary pages if the system has none
+        // The system uses ordinary pages if it has no huge ones.
+        if (size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);
         return block;
     }
 
@@ -96,13 +97,13 @@ private:
     }
 
     std::mutex mutex_;
-    std::unordered_map<void*, std::size_t> sizes_;  // of all blocks
+    std::unordered_map<void*, std::size_t> sizes_;  // size of every block
     std::multimap<std::size_t, void*> free_;
-    std::list<void*> order_;  // of the free ones, as they were freed
+    std::list<void*> order_;  // free blocks, in the order in which they were freed
     std::size_t in_use_ = 0, kept_ = 0, peak_ = 0;
 };
 
-/// Lives as long as the process: tensors may be freed after `main`.
+/// Never destroyed: tensors may be freed after `main`.
 KeptMemory& kept_memory()
 {
     static auto* memory = new KeptMemory;

@@ -5,10 +5,11 @@
 
 namespace meshard {
 
-/// From now on this process allocates LibTorch's large CPU tensors (1 MiB and more) as memory mappings of their own, on huge pages where the system has them,
-/// and caches the mappings of freed tensors for later tensors of the same size: only the first training step pays for the memory. At most an eighth more is
-/// mapped than the peak that tensors have used at one time; beyond that, cached mappings go back to the system. Nothing is lost to fragmentation, as it is in
-/// the C library's heap. May be called again; it cannot be undone.
+/// From this call on, LibTorch's large CPU tensors (1 MiB and more) are allocated as memory mappings, on huge pages
+/// where the system has them. Mappings of freed tensors are cached for later tensors of the same size, so that only the
+/// first training step pays for page faults, and the heap does not fragment. At most an eighth more is mapped than the
+/// peak that tensors have used at one time; beyond that, cached mappings are unmapped. Further calls have no effect; it
+/// cannot be undone.
 void keep_tensor_memory();
 
 /// Memory that `keep_tensor_memory` has allocated for tensors.

@@ -40,7 +40,8 @@ std::string first_difference(std::span<const std::string> packed)
     for (const auto& text : packed) facts.push_back(unpack(text));
     for (const auto& of_rank : facts) {
         for (const auto& [key, ignored] : of_rank) {
-            std::vector<std::pair<std::string, std::vector<std::size_t>>> values;  // and the ranks that have them
+            // Each value with the ranks that have it.
+            std::vector<std::pair<std::string, std::vector<std::size_t>>> values;
             for (std::size_t r = 0; r < facts.size(); ++r) {
                 if (facts[r].empty()) continue;
                 const auto* value = find(facts[r], key);
@@ -76,7 +77,7 @@ std::string pack(const Facts& facts)
 
 std::uint64_t hash_of(const Facts& facts)
 {
-    auto sorted = facts;  // words of a command line may stand in another order
+    auto sorted = facts;  // the same options may come in another order
     std::ranges::sort(sorted);
     std::uint64_t hash = 14695981039346656037u;  // FNV-1a
     for (const char c : pack(sorted)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;

@@ -12,23 +12,26 @@
 
 namespace meshard {
 
-/// What all ranks of a run must have in common: keys and values, in the order in which a difference is looked for. A key that is not there has no value.
+/// Keys and values that must be equal on all ranks of a run, in the order in which they are compared. A missing key
+/// counts as a difference.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-/// The ranks of a run were started differently.
+/// Thrown where the ranks of a run were started with different options or environments.
 class RanksDisagree : public Error {
 public:
-    /// Names the first key that differs, its values and their ranks. @param packed   facts by rank as `pack` has them; empty: not known
+    /// The message names the first key that differs, its values and their ranks.
+    /// @param packed   facts of each rank as `pack` returns them; empty for a rank whose facts are not known
     explicit RanksDisagree(std::span<const std::string> packed);
 };
 
 std::string pack(const Facts& facts);
-std::uint64_t hash_of(const Facts& facts);  ///< whatever their order
+std::uint64_t hash_of(const Facts& facts);  ///< independent of their order
 
-/// The environment variables of this process that are meshard's: MESHARD_...
+/// Environment variables of this process whose names begin with MESHARD_.
 Facts own_environment();
 
-/// Collective, and the first exchange of a run, whichever program and verb a rank was started with. @throws RanksDisagree on all ranks
+/// Compares the facts of all ranks. Collective; the first exchange of a run, for every program and verb.
+/// @throws RanksDisagree on all ranks
 void check_agreement(RankMessages& messages, const Facts& facts);
 
 }  // namespace meshard

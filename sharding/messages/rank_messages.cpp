@@ -59,7 +59,7 @@ public:
         for (const auto size : found)
             if (size < 0) throw FailedElsewhere();
 
-        // Counts of MPI are of 32 bits.
+        // MPI's counts have 32 bits, so that long messages are sent in runs.
         constexpr std::int64_t run = std::int64_t{1} << 30;
         std::vector<Bytes> received(size_);
         std::vector<MPI_Request> requests;
@@ -85,7 +85,7 @@ public:
             for (int r = 0; r < rank_; ++r)
                 if (found[r] < 0) return false;
         } catch (...) {
-            // The other ranks cannot be reached: report the first error.
+            // The other ranks cannot be reached: the caller reports the first error.
         }
         return true;
     }
@@ -99,7 +99,7 @@ private:
         return found;
     }
 
-    bool begins_ = false;  // MPI, and so ends it
+    bool begins_ = false;  // whether this object has initialised MPI, and must finalise it
     int rank_ = 0, size_ = 1;
 };
 

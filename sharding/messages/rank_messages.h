@@ -15,16 +15,17 @@
 
 namespace meshard {
 
-/// Another rank has failed and reports its error; this rank ends without a message.
+/// Thrown when another rank has failed and reports its error; this rank ends without a message.
 class FailedElsewhere : public CommunicationError {
 public:
     FailedElsewhere() : CommunicationError("another rank has failed and reports its error.") {}
 };
 
-/// Messages among the ranks of a run without tensors, and so without LibTorch.
+/// Messages between the ranks of a run, without LibTorch.
 ///
-/// There is one operation, `exchange`, which is collective; with one rank, the ordinary case, it costs nothing. A rank that has an error calls
-/// `fail` instead of its next `exchange`; the `exchange` of all other ranks then throws `FailedElsewhere`, so that no rank waits for ever.
+/// The one operation, `exchange`, is collective; with one rank, the ordinary case, it costs nothing. A rank that has an
+/// error calls `fail` instead of its next `exchange`; the `exchange` of all other ranks then throws `FailedElsewhere`,
+/// so that no rank waits for ever.
 class RankMessages {
 public:
     using Bytes = std::vector<std::byte>;
@@ -37,15 +38,17 @@ public:
     /// @throws FailedElsewhere, CommunicationError
     virtual std::vector<Bytes> exchange(std::vector<Bytes> to) { return to; }
 
-    /// Called instead of `exchange`: tells the other ranks that this one has failed.
+    /// Called instead of `exchange`: makes the next `exchange` of the other ranks throw.
     /// @return whether this rank has to report its error: true on the lowest of the ranks that failed.
     virtual bool fail() noexcept { return true; }
 };
 
-/// The ranks that `mpirun` or `srun` started, those of MPI where it is initialised already, or this process alone. @throws CommunicationError
+/// Connects the ranks that `mpirun` or `srun` started, or those of MPI if it is initialised already; otherwise this
+/// process is the only rank.
+/// @throws CommunicationError
 std::unique_ptr<RankMessages> ranks_of_this_run();
 
-/// Collective. `RankMessages::exchange` of values; `to` has one list for each rank.
+/// `RankMessages::exchange` of values; `to[r]` is the list for rank r. Collective.
 template <class T>
 std::vector<std::vector<T>> exchange(RankMessages& messages, std::vector<std::vector<T>> to)
 {
@@ -68,7 +71,7 @@ std::vector<std::vector<T>> exchange(RankMessages& messages, std::vector<std::ve
     return to;
 }
 
-/// Collective. All ranks' values, in the order of ranks, on every rank.
+/// All ranks' values, concatenated in rank order, on every rank. Collective.
 template <class T>
 std::vector<T> gather_everywhere(RankMessages& messages, const std::vector<T>& values)
 {
@@ -77,7 +80,7 @@ std::vector<T> gather_everywhere(RankMessages& messages, const std::vector<T>& v
     return all;
 }
 
-/// Collective. All ranks' values, in the order of ranks, on rank 0; an empty list on the others.
+/// All ranks' values, concatenated in rank order, on rank 0; an empty list on the others. Collective.
 template <class T>
 std::vector<T> gather_on_first(RankMessages& messages, std::vector<T> values)
 {
@@ -88,7 +91,7 @@ std::vector<T> gather_on_first(RankMessages& messages, std::vector<T> values)
     return all;
 }
 
-/// Collective. Element by element the sum over all ranks, on every rank.
+/// The element-wise sum over all ranks, on every rank. Collective.
 template <class T>
 std::vector<T> sum_everywhere(RankMessages& messages, const std::vector<T>& values)
 {
@@ -115,7 +118,8 @@ struct RankRanges {
     int rank_of(std::int64_t row) const { return static_cast<int>(std::ranges::upper_bound(begins, row) - begins.begin()) - 1; }
 };
 
-/// Collective. The values of the global rows `rows`: each is fetched from the rank whose range holds it. `mine` has the values of this rank's range.
+/// The values of the global rows `rows`, each sent by the rank whose range holds it. `mine` has the values of this
+/// rank's range. Collective.
 template <class T>
 std::vector<T> fetch(RankMessages& messages, const RankRanges& ranges, std::span<const T> mine, std::span<const std::int32_t> rows)
 {

@@ -35,40 +35,42 @@ namespace {
 struct Entry {
     std::string name;
     std::vector<std::int64_t> shape;
-    std::int64_t begin = 0;  // in the unit's row
+    std::int64_t begin = 0;  // offset in the row of its group
     std::int64_t count = 0;
-    Extents extents;   // values of it on each rank
-    at::Tensor local;  // this rank's, a leaf
+    Extents extents;   // number of its values on each rank
+    at::Tensor local;  // this rank's part, a leaf
     bool trains = false;
-    std::int64_t cut_dim = -1;  // of a part that the module uses itself; else the values lie flat
+    // Dimension that is sharded, for a kept part; -1 for parameters that are flattened into a row.
+    std::int64_t cut_dim = -1;
 };
 
-/// Gradients of a group, on their way to the ranks that keep them.
+/// Gradients of a group that are being sent to the ranks that store them.
 struct SentGradients {
-    std::vector<char> has_gradient;       // of each entry, on this rank
-    std::vector<PlainGradientSum> plain;  // of each entry
+    std::vector<char> has_gradient;       // for each entry, on this rank
+    std::vector<PlainGradientSum> plain;  // for each entry
     at::Tensor sent, received;
     PendingCollective message;
-    std::vector<at::Tensor> local;  // of each entry, this rank's part, once it is here; undefined where no rank has one
+    // This rank's part for each entry after the exchange; undefined if no rank has a gradient.
+    std::vector<at::Tensor> local;
 };
 
-/// Parameters of one type that travel together, end to end.
+/// Parameters of one type, flattened and concatenated to one row, which is gathered in one message.
 struct Group {
     std::vector<Entry> entries;
-    Extents extents;            // of the row on each rank
-    at::Tensor part;            // this rank's, with all `local`s in it
-    at::Tensor whole;           // the row, while gathered
-    PendingCollective pending;  // that brings it
-    std::int64_t version = 0;   // of `part`, when gathered
-    bool is_used = false;       // since its unit is the present one
+    Extents extents;            // length of each rank's part of the row
+    at::Tensor part;            // this rank's part of the row, which contains every `local`
+    at::Tensor whole;           // the gathered row
+    PendingCollective pending;  // the all-gather that fills `whole`
+    std::int64_t version = 0;   // version counter of `part` when the gather started
+    bool is_used = false;       // whether the group has been used since its unit became `resident`
     std::optional<SentGradients> sent_gradients;
 
     at::Tensor gathered_value(const Entry& entry) const { return whole.narrow(0, entry.begin, entry.count).view(entry.shape); }
 };
 
-/// Gradients that all ranks must have alike, if any has them.
+/// Sums by which ranks check that plain gradients are equal on all of them.
 struct PlainGradients {
-    at::Tensor num_ranks;  // that have some
+    at::Tensor num_ranks;  // number of ranks that have plain gradients
     std::vector<PlainGradientSum> sums;
     const Group* group = nullptr;
 };
@@ -77,22 +79,23 @@ struct PlainGradients {
 
 struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModule::State> {
     std::shared_ptr<const DeviceMesh> mesh;
-    std::shared_ptr<const DeviceMesh> cut_mesh;  // of whose axis `cut_axis` parameters are cut; `mesh` itself, or one over all of its ranks
+    // Parameters are sharded over its axis `cut_axis`: `mesh`, or a mesh of one axis with all ranks.
+    std::shared_ptr<const DeviceMesh> cut_mesh;
     std::int64_t cut_axis = 0;
     std::int64_t num_data = 1;
     std::vector<std::vector<Group>> units;
-    std::vector<Entry> kept;              // parts that the module uses itself
-    std::optional<std::size_t> resident;  // the unit that is used
-    std::optional<std::size_t> ahead;     // the one behind it, on its way
+    std::vector<Entry> kept;              // parts that the module uses as its own parameters
+    std::optional<std::size_t> resident;  // the unit in use
+    std::optional<std::size_t> ahead;     // the next unit, which is being gathered
     std::int64_t writes_before_ahead = 0;
     bool overlaps = true;
     GatherOrder forward_order, backward_order;
-    bool is_backward = false;           // where a parameter was used last
-    bool awaits_the_end = false;        // of a backward that runs
-    Group* under_reduction = nullptr;   // whose gradients are on their way
-    std::vector<PlainGradients> plain;  // of this backward
+    bool is_backward = false;           // phase of the last use of a parameter
+    bool awaits_the_end = false;        // whether a callback at the end of the running backward is queued
+    Group* under_reduction = nullptr;   // the group whose gradients are being sent
+    std::vector<PlainGradients> plain;  // collected in this backward
     std::vector<at::Tensor> local_parameters;
-    std::vector<const Entry*> trained;  // of each local parameter
+    std::vector<const Entry*> trained;  // entry of each local parameter
     std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, std::int64_t>> gathered;
     std::int64_t peak = 0;
 
@@ -112,7 +115,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         return g.gathered_value(g.entries[entry]);
     }
 
-    /// Forward and backward have orders of their own. Where they meet, the present unit stays.
+    /// Forward and backward use units in different orders. The unit in use stays gathered at the transition.
     void begin_phase()
     {
         const bool now_backward = torch::autograd::get_current_graph_task_id() != -1;
@@ -128,8 +131,9 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     {
         if (resident == unit) return;
         let_go(resident);
-        // In a forward no part is written to. If one is, all ranks do so, though perhaps to parts of other units. In backward an optimiser may write to
-        // parts whose gradients are complete; their units are not used again.
+        // A gathered unit is dropped if a parameter has been written to since. In forward all ranks write together,
+        // though perhaps to parts of other units. In backward an optimiser may write to parts whose gradients are
+        // complete; their units are not used again.
         if (ahead != unit || (!is_backward && num_writes() != writes_before_ahead)) let_go(ahead);
         ahead.reset();
         resident = unit;
@@ -147,7 +151,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         }
     }
 
-    /// To all parts of units.
+    /// The number of writes to the parts of all units.
     std::int64_t num_writes() const
     {
         std::int64_t sum = 0;
@@ -187,7 +191,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         }
     }
 
-    /// Nothing stays gathered after a backward, before the optimiser changes the parts.
+    /// Queues a callback at the end of backward that drops all gathered units, before the optimiser changes the parts.
     void await_end_of_backward();
     void end_backward()
     {
@@ -198,14 +202,14 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         check_plain();
     }
 
-    /// Backward has ended with an error.
+    /// Called when backward has thrown.
     void abandon_backward()
     {
         awaits_the_end = is_backward = false;
         try {
             drop();
             abandon_reductions();
-        } catch (const std::exception&) {  // the error of backward is on its way already
+        } catch (const std::exception&) {  // the error of backward is already being thrown
         }
         forward_order.abandon_step();
         backward_order.abandon_step();
@@ -222,14 +226,14 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl());
     }
 
-    /// Counts what is alive, whoever holds it.
+    /// Bytes of all gathered rows that are still in memory, whoever holds them.
     std::int64_t gathered_bytes()
     {
         std::erase_if(gathered, [](const auto& one) { return one.first.expired(); });
         return std::accumulate(gathered.begin(), gathered.end(), std::int64_t{0}, [](std::int64_t sum, const auto& one) { return sum + one.second; });
     }
 
-    /// Sends every rank its part of the whole gradients of a group.
+    /// Starts to send each rank its part of the group's gradients.
     void start_reduction(Group& group, const std::vector<at::Tensor>& gradients, const std::vector<GradientOrigin>& origins)
     {
         const auto type = group.part.scalar_type();
@@ -249,7 +253,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             if (!is_sharded(gradients[k]) && origins[k].share_axes.empty()) sending.plain[k].add(gradients[k]);
             place.add_(gradient_share(gradients[k], *mesh, origins[k]).reshape({-1}));
         }
-        // Behind each rank's part stands how many ranks have plain gradients: all compare them, or none.
+        // The number of ranks with plain gradients is sent with each rank's part, so that either all ranks compare them
+        // or none.
         const bool has_plain = std::any_of(sending.plain.begin(), sending.plain.end(), [](const PlainGradientSum& one) { return one.exists; });
         const auto num_plain = at::full({1}, has_plain ? 1.0 : 0.0, row.options());
         const auto own = group.extents[me()] + 1;
@@ -267,7 +272,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         under_reduction = &group;
     }
 
-    /// The sums over ranks of what has been sent last.
+    /// Waits for the last message and adds the parts that ranks have sent.
     void finish_reduction()
     {
         if (!under_reduction) return;
@@ -299,7 +304,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
 
     bool has_other_axes() const { return cut_mesh == mesh && mesh->num_ranks() > ranks().size(); }
 
-    /// Once for all of a backward: here the host waits for the device.
+    /// Called once in a backward, since the host waits for the device here.
     void check_plain()
     {
         for (const auto& one : std::exchange(plain, {})) {
@@ -322,7 +327,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
 
 namespace {
 
-/// Runs when all of backward has, or is destroyed when that has failed.
+/// Ends the backward when the engine calls it; if it is destroyed uncalled, backward has failed.
 class EndOfBackward {
 public:
     explicit EndOfBackward(std::shared_ptr<FullyShardedModule::State> state) : state_(std::move(state)) {}
@@ -348,14 +353,14 @@ void FullyShardedModule::State::await_end_of_backward()
 
 namespace {
 
-/// Hands this rank's part of the reduced gradients to the local parts. Of all nodes that can run backward takes the one that was made last: made before all
-/// others, it comes after them.
+/// Returns this rank's part of the reduced gradients to the local parameters. The engine runs the ready node with the
+/// highest sequence number first; number 0 lets this node run last.
 struct TakeReduced : torch::autograd::Node {
     TakeReduced() : Node(/*sequence_nr=*/0) {}
 
     std::shared_ptr<FullyShardedModule::State> state;
     std::size_t unit = 0, group = 0;
-    std::vector<std::size_t> entries;  // of each output
+    std::vector<std::size_t> entries;  // entry of the group for each output
 
     torch::autograd::variable_list apply(torch::autograd::variable_list&&) override
     {
@@ -371,14 +376,15 @@ struct TakeReduced : torch::autograd::Node {
     std::string name() const override { return "FullyShardTakeBackward"; }
 };
 
-/// Takes the whole gradients of a group's parameters, once all uses have added theirs, and sends them to the ranks of the local parts. It comes before all
-/// other nodes that can run, or the whole gradients of all units would wait for the end.
+/// Takes the whole gradients of a group's parameters, once all uses have added theirs, and starts to send them to the
+/// ranks of the local parts. The highest sequence number lets it run before all other ready nodes: otherwise the whole
+/// gradients of all units would stay in memory until the end.
 struct ReduceGradients : torch::autograd::Node {
     ReduceGradients() : Node(/*sequence_nr=*/std::numeric_limits<std::uint64_t>::max()) {}
 
     std::shared_ptr<FullyShardedModule::State> state;
     std::size_t unit = 0, group = 0;
-    std::vector<std::size_t> entries;  // of each input
+    std::vector<std::size_t> entries;  // entry of the group for each input
 
     torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
     {
@@ -395,9 +401,10 @@ struct ReduceGradients : torch::autograd::Node {
         }
         state->finish_reduction();
         state->start_reduction(g, of_all, origins);
-        // Sums over other axes are messages among those of the model, whose order must not depend on when the node behind this one runs.
+        // Sums over other axes exchange messages between those of the model; their order must not depend on when
+        // TakeReduced runs.
         if (!state->overlaps || state->has_other_axes()) state->finish_reduction();
-        return {g.part.detach()};  // of no meaning: lets the node behind run on the device's thread
+        return {g.part.detach()};  // the value is not used; its device decides on which thread TakeReduced runs
     }
 
     std::string name() const override { return "FullyShardBackward"; }
@@ -433,7 +440,7 @@ std::string unit_of(const std::string& parameter, const std::vector<std::string>
     return best;
 }
 
-/// Cuts the row of a group evenly, and with it each parameter wherever the cuts fall.
+/// Divides the row of a group evenly among the ranks; the cuts may fall inside a parameter.
 void cut(Group& group, const std::vector<at::Tensor>& values, const RankGroup& ranks)
 {
     std::int64_t total = 0;
@@ -550,7 +557,7 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
 
 namespace {
 
-/// The ranks of a device mesh, known already, as groups of another.
+/// Groups of all ranks of an existing device mesh, for a mesh of another shape.
 class RanksOfMesh : public GroupFactory {
 public:
     explicit RanksOfMesh(const DeviceMesh& mesh) : mesh_(mesh) {}
@@ -563,14 +570,14 @@ private:
     const DeviceMesh& mesh_;
 };
 
-/// One axis over all ranks of a mesh. Every group that it asks for is of all.
+/// A device mesh with one axis over all ranks of `mesh`.
 std::shared_ptr<const DeviceMesh> in_a_row(const DeviceMesh& mesh)
 {
     RanksOfMesh ranks(mesh);
     return DeviceMesh::create(ranks, {mesh.num_ranks()}, {"all"});
 }
 
-/// Makes a parameter this rank's part of itself, in place.
+/// Replaces a parameter, in place, by this rank's part of it.
 Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout& cut, const FullyShardedModule::State& state)
 {
     const auto dim = cut.is_shard() ? cut.placement.dim : -1;
@@ -600,7 +607,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
     state->overlaps = options.overlaps && state->ranks().size() > 1;
 
     std::vector<std::pair<std::string, at::Tensor>> parameters;
-    std::set<const c10::TensorImpl*> seen;  // shared by two layers: once
+    std::set<const c10::TensorImpl*> seen;  // parameters that two layers share are taken once
     for (const auto& item : module.named_parameters()) {
         const auto& parameter = item.value();
         if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
@@ -673,7 +680,8 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
                 state->trained.push_back(&entry);
             }
             if (leaves.empty()) continue;
-            // The module's parameters become functions of the local parts: their gradients flow through the nodes into those.
+            // The module's parameters become functions of the local parts, so that their gradients flow through the two
+            // nodes.
             const auto take = make_graph_node<TakeReduced>();
             take->state = state;
             take->unit = u;

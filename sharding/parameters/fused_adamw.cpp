@@ -12,7 +12,7 @@ namespace {
 
 using State = torch::optim::AdamWParamState;
 
-/// What one call of the operator takes: it wants one device, one type and one number of steps.
+/// Arguments of one call of the fused operator: tensors of one device and type, with the same number of steps.
 struct Lists {
     std::vector<at::Tensor> parameters, gradients, means, squares;
 };

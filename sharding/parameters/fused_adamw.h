@@ -9,9 +9,10 @@
 
 namespace meshard {
 
-/// AdamW in one operator for all parameters of a device and type, in place of about nine a parameter: on a GPU a few launches a step, and nothing that the host
-/// waits for. State, options and what is saved of them are those of torch::optim::AdamW, so that either goes on where the other stopped; numbers differ by
-/// rounding. Without amsgrad, for which it does what its base does.
+/// AdamW with one fused operator for all parameters of a device and type instead of about nine for each parameter: a
+/// few launches a step on a GPU, and the host does not wait. State, options and checkpoints are those of
+/// torch::optim::AdamW, so that either can continue the other's run; results differ by rounding. With amsgrad the base
+/// class computes the step.
 class FusedAdamW : public torch::optim::AdamW {
 public:
     using torch::optim::AdamW::AdamW;
@@ -19,10 +20,10 @@ public:
     at::Tensor step(LossClosure closure = nullptr) override;
 };
 
-/// FusedAdamW for parameters that lie on a device, torch::optim::AdamW, whose bits earlier runs have, for those on the CPU.
+/// FusedAdamW for parameters on a device. On the CPU torch::optim::AdamW, which keeps the bits of earlier runs.
 std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> parameters, const torch::optim::AdamWOptions& options);
 
-/// The same for groups with options of their own. @param defaults   of groups that have none
+/// `make_adamw` for groups with their own options. @param defaults   options of groups that have none
 std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups, const torch::optim::AdamWOptions& defaults);
 
 }  // namespace meshard

@@ -6,10 +6,10 @@
 namespace meshard {
 namespace {
 
-/// Steps of more are not learnt: a program that only evaluates never ends one.
+/// Longer steps are not recorded: a program that only evaluates never ends a step.
 constexpr std::size_t kLongest = 10'000;
 
-/// The shortest list that makes up `uses` when it is repeated.
+/// Returns the shortest list whose repetition gives `uses`.
 std::vector<Gathered> one_pass(std::vector<Gathered> uses)
 {
     for (std::size_t length = 1; length < uses.size(); ++length) {

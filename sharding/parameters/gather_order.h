@@ -8,32 +8,35 @@
 
 namespace meshard {
 
-/// What is gathered in one message: parameters of a unit that are of one type.
+/// A group of parameters that is gathered in one message: those of one type in a unit.
 struct Gathered {
     std::size_t unit = 0, group = 0;
     bool operator==(const Gathered&) const = default;
 };
 
-/// The order in which a pass through a module uses its units, known from the pass before. Where ranks use the same units in the same order, all know the same.
+/// Predicts which unit a pass through a module uses next, from the order of the step before. Ranks that use the same
+/// units in the same order predict the same.
 class GatherOrder {
 public:
-    /// The one that is used now.
+    /// Records that a group is used now.
     void use(const Gathered& used);
 
-    /// What the pass before has used of the next unit; empty at its end, and where this pass goes another way.
+    /// The groups of the next unit that the last step used; empty at its end, or where this pass has taken another
+    /// order.
     std::span<const Gathered> of_next_unit() const;
 
-    /// A step has ended; what it has used is known from here on. It may have been several passes of the same order: evaluations come before training.
+    /// Ends a step; its order is used for the next predictions. A step may have had several equal passes, such as
+    /// evaluations before the training pass.
     void end_step();
 
-    /// A step has failed: what is known stays.
+    /// Ends a step that has failed; the known order stays.
     void abandon_step();
 
 private:
-    std::vector<Gathered> known_;       // of one pass
-    std::vector<Gathered> of_step_;     // since the last step has ended, the longest at most
-    std::optional<std::size_t> place_;  // how many of `known_` this pass has used; none while it goes another way
-    bool has_strayed_ = false;          // since the last step has ended
+    std::vector<Gathered> known_;       // order of one pass
+    std::vector<Gathered> of_step_;     // uses since the end of the last step, up to a limit
+    std::optional<std::size_t> place_;  // index into `known_` of the next use; none once this pass has deviated
+    bool has_strayed_ = false;          // whether any pass since the end of the last step has deviated
 };
 
 }  // namespace meshard

@@ -12,7 +12,7 @@
 namespace meshard {
 namespace {
 
-/// Of each tensor's numbers: read from devices all at once.
+/// Sum of squares of each tensor. The values are read from the devices in one transfer.
 std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors)
 {
     std::vector<at::Tensor> sums;
@@ -22,7 +22,8 @@ std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors)
     return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 
-/// Sums of squares on one device mesh: `sums[mask]` is of gradients that are cut on the axes whose bits are set.
+/// Sums of squares on one device mesh: `sums[mask]` adds the gradients that are sharded on the axes whose bits are set
+/// in `mask`.
 struct MeshSums {
     std::shared_ptr<const DeviceMesh> mesh;
     std::vector<double> sums;

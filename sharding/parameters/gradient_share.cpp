@@ -33,7 +33,7 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
         if (!counts) return at::zeros_like(gradient);
         return not_averaged > 1 ? gradient.mul(static_cast<double>(not_averaged)) : gradient;
     }
-    // A gradient that lies in another way than as a pending sum or whole is made whole.
+    // A gradient is gathered on every axis on which it is neither a pending sum nor Replicate.
     auto whole = gradient;
     for (const auto& axis : spec_of(gradient)->axes) {
         if (axis.is_shard() || (axis.is_partial() && axis.placement.reduction != Reduction::Sum)) {

@@ -12,11 +12,11 @@
 
 namespace meshard {
 
-/// A hook on a leaf that is to outlast those of users.
+/// Base class of hooks on a leaf that `KeptHooks` keeps.
 struct LastingHook : torch::autograd::FunctionPreHook {};
 
-/// Keeps the lasting hooks of a leaf while it lives, whatever becomes of the others: where PyTorch registers the first hook of Python on a tensor, it takes
-/// away those of C++.
+/// Keeps the lasting hooks of a leaf during its lifetime: PyTorch removes the C++ hooks of a tensor when the first
+/// Python hook is registered on it.
 class KeptHooks {
 public:
     explicit KeptHooks(at::Tensor leaf) : leaf_(std::move(leaf))

@@ -31,7 +31,7 @@ NamedTensors plain_tensors(const torch::nn::Module& module)
     return all;
 }
 
-/// All ranks must hold the same list of tensors, or their collectives would not match.
+/// Throws on every rank if the ranks' lists of tensors differ: their collectives would not match.
 void check_same_list(const NamedTensors& all, const DeviceMesh& mesh, int source_rank)
 {
     std::uint64_t hash = 0;
@@ -65,7 +65,7 @@ void broadcast_module(torch::nn::Module& module, const DeviceMesh& mesh, int sou
     if (mesh.num_ranks() == 1) return;
     auto pending = all.tensors;
     while (!pending.empty()) {
-        // All of one type and device in messages of a bounded size.
+        // Tensors of one type and device are sent together, in messages of bounded size.
         const auto first = pending.front();
         std::vector<at::Tensor> together, rest, flat;
         std::int64_t bytes = 0;

@@ -11,7 +11,7 @@ void move_in_place(const at::Tensor& tensor, const at::Device& device)
     if (tensor.device() == device) return;
     const at::NoGradGuard no_grad;
     const auto there = tensor.detach().to(device);
-    // As `set_data` does, which refuses types of devices that LibTorch does not know itself.
+    // This is what `set_data` does, except that `set_data` refuses device types that are not LibTorch's own.
     tensor.unsafeGetTensorImpl()->shallow_copy_from(there.getIntrusivePtr());
 }
 

@@ -9,11 +9,13 @@ class Module;
 
 namespace meshard {
 
-/// Brings a tensor to a device, in place: whoever holds it sees it there. It must not have been recorded by autograd yet.
+/// Moves a tensor to a device, in place: all handles on it see the moved tensor. Autograd must not have recorded it
+/// yet.
 void move_in_place(const at::Tensor& tensor, const at::Device& device);
 
-/// Brings the parameters and buffers of a module to a device, in place: before `replicate`, `fully_shard` and the optimiser. Unlike `torch::nn::Module::to` it
-/// knows accelerators that are registered with LibTorch by name, too.
+/// Moves the parameters and buffers of a module to a device, in place; call it before `replicate`, `fully_shard` and
+/// making the optimiser. Unlike `torch::nn::Module::to` it supports accelerators that were registered with LibTorch by
+/// name.
 void move_module(const torch::nn::Module& module, const at::Device& device);
 
 }  // namespace meshard

@@ -21,14 +21,14 @@ torch::optim::AdamWOptions adamw_options(const UpdateOptions& options)
     return torch::optim::AdamWOptions().betas({options.betas[0], options.betas[1]}).weight_decay(options.weight_decay);
 }
 
-/// Multiplications of an orthogonalisation, but for a factor that all have.
+/// Cost of orthogonalising a matrix: the number of multiplications, up to a constant factor.
 double work_of(const std::vector<std::int64_t>& shape)
 {
     const auto [shorter, longer] = std::minmax(shape[0], shape[1]);
     return static_cast<double>(shorter) * static_cast<double>(shorter) * static_cast<double>(2 * longer + shorter);
 }
 
-/// Of matrices, those of a shape at once.
+/// Orthogonalises matrices, those of equal shape in one batch.
 std::vector<at::Tensor> orthogonalized_by_shape(const std::vector<at::Tensor>& matrices)
 {
     std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::size_t>> by_shape;
@@ -74,7 +74,7 @@ Optimizers::Optimizers(std::unique_ptr<torch::optim::AdamW> adamw) : adamw_(std:
     parameters_ = adamw_->param_groups().front().params();
 }
 
-/// Gives each matrix to a rank, the largest first, to the rank that has least to do.
+/// Assigns each matrix to a rank: in order of decreasing cost, each to the rank with the least work so far.
 void Optimizers::deal_matrices()
 {
     std::vector<Member*> matrices;
@@ -157,7 +157,8 @@ void Optimizers::step_muon(Group& group) const
     const auto rate = rate_ * group.options.rate_factor, momentum = group.options.momentum;
     std::vector<at::Tensor> directions;
     for (const auto& one : group.members) {
-        // One without a gradient is sent all the same: ranks that hold nothing of a matrix cannot know.
+        // Parameters without a gradient are sent too: ranks that hold no part of a matrix cannot know whether it has
+        // one.
         const auto gradient = one.parameter.values.grad().defined() ? one.parameter.values.grad() : at::zeros_like(one.mean);
         one.mean.mul_(momentum).add_(gradient, 1 - momentum);
         directions.push_back(one.mean.mul(momentum).add_(gradient, 1 - momentum));
@@ -172,12 +173,12 @@ void Optimizers::step_muon(Group& group) const
     }
 }
 
-/// Of this rank's parts of matrices those of the orthogonalised ones.
+/// Collects the matrices at their owners, orthogonalises them there and returns this rank's parts.
 std::vector<at::Tensor> Optimizers::orthogonalized_parts(const Group& group, const std::vector<at::Tensor>& momenta) const
 {
     const auto num_ranks = parts_of_->size(), me = parts_of_->rank();
     const auto& members = group.members;
-    std::vector<std::size_t> by_owner(members.size());  // as they are sent
+    std::vector<std::size_t> by_owner(members.size());  // member indices in the order in which they are sent
     std::iota(by_owner.begin(), by_owner.end(), std::size_t{0});
     std::stable_sort(by_owner.begin(), by_owner.end(), [&](auto a, auto b) { return members[a].owner < members[b].owner; });
 

@@ -12,7 +12,8 @@ at::Tensor orthogonalized(const at::Tensor& matrices)
 {
     constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kLeastNorm = 1e-7;
     const at::NoGradGuard no_grad;
-    const bool is_tall = matrices.size(-2) > matrices.size(-1);  // products are then of the shorter side
+    // A tall matrix is transposed, so that products have the size of the shorter side.
+    const bool is_tall = matrices.size(-2) > matrices.size(-1);
     auto x = is_tall ? matrices.transpose(-2, -1) : matrices;
     x = x / at::linalg_vector_norm(x, 2, {-2, -1}, /*keepdim=*/true).clamp_min(kLeastNorm);
     if (!x.is_cpu() && !exact_mode()) x = x.to(at::kBFloat16);

@@ -24,7 +24,7 @@ namespace meshard {
 namespace {
 
 struct Bucket {
-    std::vector<std::size_t> parameters;  // in the order in which backward is expected to finish them
+    std::vector<std::size_t> parameters;  // in the order in which backward is expected to complete them
     std::size_t num_ready = 0;
     at::Tensor buffer;
     PendingCollective pending;
@@ -32,7 +32,7 @@ struct Bucket {
 
 }  // namespace
 
-/// Runs when all of backward has, or is destroyed when that has failed.
+/// Ends the backward when the engine calls it; if it is destroyed uncalled, backward has failed.
 class ReplicatedModule::EndOfBackward {
 public:
     explicit EndOfBackward(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -49,13 +49,13 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     std::shared_ptr<const DeviceMesh> mesh;
     std::vector<std::string> names;
     std::vector<at::Tensor> parameters;
-    std::vector<GraphNode> pinned;            // nodes that add to grad() and must stay, with our hooks
-    std::vector<AfterAccumulation> deferred;  // the user's, which want the reduced gradient
-    std::vector<char> ready;                  // has its share of this backward
-    std::vector<char> complete;               // its grad() is the reduced one of an earlier backward
+    std::vector<GraphNode> pinned;            // nodes that accumulate into grad() and carry our hooks; kept alive
+    std::vector<AfterAccumulation> deferred;  // users' hooks that must run with the reduced gradient
+    std::vector<char> ready;                  // whether this backward has added this rank's share
+    std::vector<char> complete;               // whether grad() holds the reduced gradient of an earlier backward
     std::vector<Bucket> buckets;
     std::vector<std::size_t> bucket_of;
-    std::vector<PlainGradientSum> plain;  // of each parameter, since its last reduction
+    std::vector<PlainGradientSum> plain;  // for each parameter, since its last reduction
     std::optional<GradientOrigins> origins;
     std::size_t next_bucket = 0;
     std::int64_t num_data = 1;
@@ -67,7 +67,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     {
         bucket_of.resize(parameters.size());
         std::int64_t bytes = 0;
-        for (std::size_t k = parameters.size(); k-- > 0;) {  // backward finishes the last ones first
+        for (std::size_t k = parameters.size(); k-- > 0;) {  // backward completes the last parameters first
             const auto& parameter = parameters[k];
             const auto size = parameter.numel() * static_cast<std::int64_t>(parameter.element_size());
             const bool same_type = !buckets.empty() && parameters[buckets.back().parameters.front()].scalar_type() == parameter.scalar_type();
@@ -81,14 +81,14 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         }
     }
 
-    /// Puts our hooks on the node that adds to grad(), behind those that users have on the parameter: theirs see the gradient of the whole, as does
-    /// `autograd::grad`. Each graph makes a node of its own, which nobody may keep: it belongs to the stream on which the graph was made, and another one
-    /// cannot be recorded.
+    /// Puts our hooks on the node that accumulates into grad(), after users' hooks on the parameter: those see the
+    /// gradient of the whole, and so does `autograd::grad`. Each graph makes a new such node. It must not be kept,
+    /// since it belongs to the stream on which the graph was made, which a recording on another stream does not allow.
     void attach(std::size_t k);
     void pin(std::size_t k);
     void check_is_free(std::size_t k) const;
 
-    /// Whether one of them is a hook of a module that is still replicated.
+    /// Returns whether one of the hooks belongs to a module that is still replicated.
     template <class Hook>
     static bool has_living(const std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks)
     {
@@ -98,12 +98,13 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         });
     }
 
-    /// This rank's share of the gradient: shares of all ranks of a domain add up to the whole.
+    /// This rank's share of the gradient, which is the sum of the shares of all ranks of a domain.
     at::Tensor share_of(std::size_t k, const at::Tensor& gradient)
     {
         auto& after = torch::autograd::impl::post_acc_grad_hooks(parameters[k]);
         if (sync && mesh->num_ranks() > 1 && after) deferred[k] = std::move(after);
-        // A grad() left by an earlier backward is complete already; so that sums stay right it counts on one rank of the domain only.
+        // A grad() from an earlier backward is already complete: it counts on one rank of the domain only, so that sums
+        // stay right.
         if (complete[k] && parameters[k].grad().defined() && !first_of_its_domain) parameters[k].mutable_grad().zero_();
         complete[k] = false;
         if (mesh->num_ranks() == 1) return gradient_share(gradient, *mesh, {});
@@ -125,7 +126,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         ready[k] = true;
         auto& bucket = buckets[bucket_of[k]];
         ++bucket.num_ready;
-        // In bucket order on every rank, whatever the order of readiness.
+        // Reductions start in bucket order on every rank, in whatever order buckets become ready.
         while (next_bucket < buckets.size() && buckets[next_bucket].num_ready == buckets[next_bucket].parameters.size()) {
             start(buckets[next_bucket++]);
         }
@@ -137,11 +138,13 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         std::vector<at::Tensor> flat;
         for (const auto k : bucket.parameters) {
             const auto& gradient = parameters[k].grad();
-            // What an earlier backward has completed and this one does not touch counts on one rank of the domain only.
+            // A gradient that is complete from an earlier backward and unused in this one counts on one rank of the
+            // domain only.
             const bool counts = gradient.defined() && (ready[k] || !complete[k] || first_of_its_domain);
             flat.push_back(counts ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
         }
-        // Added and divided in a wide type, to be rounded once. No negative zero: what is absent is made of them.
+        // Added and divided in a wide type, and rounded once. Adding 0.0 removes negative zeros, which mark a missing
+        // gradient.
         bucket.buffer = at::cat(flat).to(sum_type(flat.front().scalar_type())).add_(0.0);
         std::int64_t offset = 0;
         for (const auto k : bucket.parameters) {
@@ -168,7 +171,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                 offset += parameter.numel();
                 if (parameter.grad().defined()) {
                     parameter.mutable_grad().copy_(reduced);
-                } else if (reduced.numel() > 0 && !is_absent(reduced)) {  // used by other ranks
+                } else if (reduced.numel() > 0 && !is_absent(reduced)) {  // another rank has used the parameter
                     others_have_more = true;
                     parameter.mutable_grad() = reduced.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
                 }
@@ -184,7 +187,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         if (others_have_more || std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) check_plain();
     }
 
-    /// The user's hooks return to their parameters, and run for those that this backward has used.
+    /// Gives the deferred hooks back to their parameters and runs those of the parameters that this backward has used.
     void give_hooks_back(const std::vector<char>& used)
     {
         std::vector<std::size_t> called;
@@ -200,7 +203,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         }
     }
 
-    /// Backward has ended with an error: the next one starts anew.
+    /// Called when backward has thrown: the next one starts anew.
     void abandon()
     {
         if (!in_backward) return;
@@ -208,7 +211,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         for (auto& bucket : buckets) {
             try {
                 bucket.pending.wait();
-            } catch (const std::exception&) {  // the error of backward is on its way already
+            } catch (const std::exception&) {  // the error of backward is already being thrown
             }
             bucket.num_ready = 0;
             bucket.buffer = at::Tensor();
@@ -219,7 +222,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         give_hooks_back(ready);
     }
 
-    /// Called by all ranks of a domain of which one has a plain gradient: those that have none at all have heard of it.
+    /// Compares plain gradients. Called by all ranks of a domain if one of them has a plain gradient.
     void check_plain()
     {
         std::vector<at::ScalarType> types;
@@ -243,8 +246,9 @@ struct ReplicatedModule::BeforeAccumulation : torch::autograd::FunctionPreHook {
     std::size_t k;
 };
 
-/// On the parameter itself: puts the other hooks on the node of each graph, before they are called. LibTorch's `register_hook` takes it away with all others
-/// that are there: then the present node stays, with our hooks.
+/// A hook on the parameter itself, which puts our other hooks on the accumulation node of each graph before it runs.
+/// LibTorch's `register_hook` removes it together with all other hooks; then the present node is pinned, with our
+/// hooks.
 struct ReplicatedModule::Attachment : LastingHook {
     Attachment(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
     ~Attachment() override
@@ -321,7 +325,7 @@ ReplicatedModule::~ReplicatedModule()
         std::erase_if(torch::autograd::impl::hooks(impl_->parameters[k]), [this](const auto& hook) {
             auto* const own = dynamic_cast<Attachment*>(hook.get());
             if (!own || own->impl.lock() != impl_) return false;
-            own->impl.reset();  // nothing takes its place
+            own->impl.reset();  // so that its destructor pins no node
             return true;
         });
     }
@@ -369,7 +373,7 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
     impl->make_buckets(options.bucket_bytes);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) impl->check_is_free(k);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
-        // Beside those of Python, which `register_hook` would remove.
+        // Added to the list of hooks directly: `register_hook` would remove those of Python.
         torch::autograd::impl::hooks(impl->parameters[k]).push_back(std::make_unique<ReplicatedModule::Attachment>(impl, k));
     }
     return ReplicatedModule(std::move(impl));

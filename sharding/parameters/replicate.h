@@ -13,36 +13,38 @@ class Module;
 namespace meshard {
 
 struct ReplicateOptions {
-    std::int64_t bucket_bytes = 4 << 20;  ///< gradients are reduced in messages of about this size
-    bool broadcast_at_start = true;       ///< parameters and buffers become those of the source rank
-    bool verify_at_start = false;         ///< instead: they are checked to be those of the source rank, bit by bit; nothing changes
-    int source_rank = 0;                  ///< within the device mesh
+    std::int64_t bucket_bytes = 4 << 20;  ///< approximate size of the messages in which gradients are reduced
+    bool broadcast_at_start = true;       ///< copy parameters and buffers from the source rank
+    /// Instead of copying, check that they equal those of the source rank bit by bit.
+    bool verify_at_start = false;
+    int source_rank = 0;  ///< within the device mesh
 };
 
 class NoSync;
 
-/// Keeps a module's parameters the same on every rank of a device mesh: the hooks of `replicate`, until destroyed.
+/// Keeps a module's parameters equal on all ranks of a device mesh, by hooks that exist until this object is destroyed.
 ///
-/// Backward gives each parameter its gradient of the whole loss, summed over all axes but `data` (each rank holds its share of one
-/// loss) and averaged over `data` (each group has a loss of its own). Gradients are reduced in buckets, in the order in which backward
-/// makes them, while backward still runs; when `backward()` returns, every `grad()` is plain and complete. A parameter that takes no
-/// part keeps an undefined gradient if that is so on all ranks.
+/// Backward gives each parameter the gradient of the whole loss, summed over all axes but `data` (each rank holds its
+/// share of one loss) and averaged over `data` (each group has its own loss). Gradients are reduced in buckets, in the
+/// order in which backward computes them, while backward still runs; when `backward()` returns, every `grad()` is plain
+/// and complete. A parameter that no rank has used keeps an undefined gradient.
 ///
-/// Hooks on a parameter see the gradient of the whole as a sharded tensor, and what `autograd::grad` returns is one, too. Hooks that run after the accumulation
-/// run at the end of backward, when the gradient is complete.
+/// Hooks on a parameter see the gradient of the whole as a sharded tensor, and `autograd::grad` returns one. Hooks
+/// after the accumulation run at the end of backward, when the gradient is complete.
 ///
-/// A parameter that meets plain tensors gets a plain gradient. Where those go on through `from_local` of a tensor that is cut, it is this rank's share,
-/// and the shares are summed; else it must be the same on all ranks of a domain, since it counts once. `backward()` throws InvalidInput on every rank,
-/// naming the parameter, where it is not (rows that `to_local` gave), or where it is both.
+/// A parameter that is combined with plain tensors gets a plain gradient. If the result enters `from_local` as part of
+/// a sharded tensor, the gradient is this rank's share, and the shares are summed; otherwise it must be equal on all
+/// ranks of a domain, since it counts once. `backward()` throws InvalidInput on every rank, naming the parameter, if it
+/// is not equal (as for rows that `to_local` returned), or if it is the sum of both kinds.
 class ReplicatedModule {
 public:
     ~ReplicatedModule();
     ReplicatedModule(ReplicatedModule&&) noexcept;
 
-    /// While off, backward only adds up this rank's own shares (gradient accumulation); the next backward with it on reduces them all.
+    /// While off, backward only accumulates this rank's own shares; the next backward with sync on reduces them all.
     void set_sync(bool on);
 
-    /// Off as long as the result lives.
+    /// Turns sync off during the lifetime of the result.
     [[nodiscard]] NoSync no_sync();
 
 private:
@@ -57,7 +59,7 @@ private:
     std::shared_ptr<Impl> impl_;
 };
 
-/// Turns the reduction of gradients off while it lives.
+/// A guard that turns the reduction of gradients off.
 class NoSync {
 public:
     ~NoSync();
@@ -71,9 +73,9 @@ private:
     bool before_;
 };
 
-/// Collective over all ranks of `device_mesh` and no others; sharded parameters are left alone. @throws InvalidInput on every rank if
-/// the ranks' parameters differ in number, shape or type, or one was given to `replicate` before; with `verify_at_start` in any bit, naming the tensor and the
-/// rank.
+/// Replicates a module. Sharded parameters are skipped. Collective over exactly the ranks of `device_mesh`.
+/// @throws InvalidInput on every rank if the ranks' parameters differ in number, shape or type, or one is replicated
+/// already; with `verify_at_start` if any bit differs, naming the tensor and the rank.
 ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options = {});
 
 }  // namespace meshard

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kKey = c10::DispatchKey::PrivateUse3;
 
-/// How to find the value; copied along with a tensor's metadata, so that detached and saved copies know it too.
+/// Function that returns the value; copied with a tensor's metadata, so that detached and saved copies have it too.
 struct Source : c10::BackendMeta {
     std::function<at::Tensor()> value;
 };
@@ -40,7 +40,7 @@ at::Tensor stored_view(const at::Tensor& like, std::function<at::Tensor()> value
     return at::Tensor(stored_impl(like, std::move(value)));
 }
 
-/// Argument 0 is stored, and all results are views of it.
+/// Returns whether argument 0 is stored and all results are views of it.
 bool is_view_of_stored(const c10::OperatorHandle& op, const torch::jit::Stack& arguments)
 {
     const auto& schema = op.schema();
@@ -85,7 +85,7 @@ private:
         return value_of(tensor);
     }
 
-    /// Runs the view once for the metadata of its results, which then ask for the value and run it again.
+    /// Runs the view once for the metadata of its results, which later fetch the value and run the view again.
     static c10::IValue view(const c10::OperatorHandle& op, torch::jit::Stack arguments)
     {
         const auto base = arguments[0].toTensor();
@@ -130,7 +130,7 @@ bool is_stored(const at::Tensor& tensor)
 void store_parameter(const at::Tensor& parameter, std::function<at::Tensor()> gather)
 {
     install();
-    // Modules hand out their parameters by TensorImpl, in several places: the one thing that can be changed is its content.
+    // Modules store their parameters' TensorImpl in several places: only its content can be changed.
     parameter.unsafeGetTensorImpl()->shallow_copy_from(stored_impl(parameter, std::move(gather)));
 }
 

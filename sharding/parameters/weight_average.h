@@ -8,18 +8,18 @@
 
 namespace meshard {
 
-/// A running mean of parameters: after each update e becomes d e + (1 - d) p with d = min(decay, (1 + t) / (10 + t)), where t counts the updates before, so
-/// that the start is soon forgotten. Starts as the parameters are. Of parameters that are cut among ranks each keeps the mean of its parts. Nothing waits for a
-/// device.
+/// A running mean of parameters: each update sets e to d e + (1 - d) p with d = min(decay, (1 + t) / (10 + t)), where t
+/// is the number of updates before, so that the start is soon forgotten. Starts as a copy of the parameters. For
+/// parameters that are sharded over ranks each rank averages its parts. The host does not wait for a device.
 class WeightAverage {
 public:
     /// @param parameters   plain leaves in float or wider   @throws InvalidInput if the decay is not in (0, 1)
     WeightAverage(std::vector<at::Tensor> parameters, double decay);
 
-    /// To be called when the parameters have changed.
+    /// Call it after each change of the parameters.
     void update();
 
-    /// Exchanges the values of parameters and means. Called twice, all is as before, to the bit.
+    /// Exchanges the values of parameters and means. A second call restores them bit for bit.
     void swap();
 
     std::int64_t num_updates() const { return num_updates_; }
@@ -28,10 +28,10 @@ public:
     const std::vector<at::Tensor>& parameters() const { return parameters_; }
     const std::vector<at::Tensor>& means() const { return means_; }
 
-    /// Null for a tensor that is none of the parameters.
+    /// The mean of a parameter; null for any other tensor.
     const at::Tensor* mean_of(const at::Tensor& parameter) const;
 
-    /// The means begin again as the parameters are now.
+    /// Resets the means to the present parameters.
     void restart();
 
 private:

@@ -7,10 +7,11 @@
 
 namespace meshard {
 
-/// The collectives that one rank has called: one entry a call, in order. Belongs to a DeviceMesh; not thread-safe.
+/// Records the collectives that one rank has called, one entry for each call, in order. Belongs to a DeviceMesh; not
+/// thread-safe.
 ///
-/// `bytes` is the size of the tensor for all-reduce and broadcast, and what this rank receives from others for gather, all-to-all and ring shift, so that the
-/// figures do not depend on a transport's algorithm.
+/// `bytes` is the size of the tensor for all-reduce and broadcast, and the bytes received from other ranks for gather,
+/// all-to-all and ring shift, so that the figures do not depend on a transport's algorithm.
 class CommCounter {
 public:
     struct Call {

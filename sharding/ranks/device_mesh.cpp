@@ -59,7 +59,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
     std::int64_t stride = product;
     for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
         stride /= mesh->shape_[axis];
-        // The ranks along this axis that include this one.
+        // The group on this axis consists of the ranks that differ from this one in this coordinate only.
         const std::int64_t coordinate = factory.rank() / stride % mesh->shape_[axis];
         const std::int64_t first = factory.rank() - coordinate * stride;
         std::vector<int> line;

@@ -16,8 +16,8 @@
 
 namespace meshard {
 
-/// Makes the group of the given ranks of the world (ascending). Every rank of the world makes all groups in the same order; `name` is the same on all
-/// members of a group.
+/// Interface that makes the group of the given ranks of the world (ascending). Every rank of the world makes all groups
+/// in the same order; `name` is the same on all members of a group.
 class GroupFactory {
 public:
     virtual ~GroupFactory() = default;
@@ -25,15 +25,16 @@ public:
     virtual int size() const = 0;
     virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) = 0;
 
-    /// This rank's generator of random numbers on the CPU, where ranks are threads of one process. None: LibTorch's default generator (ranks are processes).
+    /// This rank's own random generator on the CPU, where ranks are threads of one process; none where ranks are
+    /// processes, which use LibTorch's default generator.
     virtual std::optional<at::Generator> generator() const { return std::nullopt; }
 };
 
-/// A grid of ranks with named axes, e.g. `data` x `domain`; one group for each axis, and one of all ranks. Row-major: the last axis runs
-/// fastest, so that the ranks of one domain have consecutive numbers.
+/// A grid of ranks with named axes, e.g. `data` x `domain`, with one group for each axis and one of all ranks.
+/// Row-major: the last axis varies fastest, so that the ranks of one domain have consecutive numbers.
 class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
 public:
-    /// One rank, one axis `domain` of size one.
+    /// A mesh of one rank, with one axis `domain` of size one.
     static std::shared_ptr<const DeviceMesh> single();
 
     /// Collective over all ranks of `factory`. @throws InvalidInput if the sizes do not multiply to the number of ranks.
@@ -54,16 +55,19 @@ public:
     std::int64_t axis(std::string_view name) const;
     bool has_axis(std::string_view name) const;
 
-    /// The ranks along one axis that include this one, as a device mesh of that axis alone. The same object at every call.
+    /// The ranks along one axis that include this one, as a device mesh of that axis alone. Every call returns the same
+    /// object.
     std::shared_ptr<const DeviceMesh> sub_mesh(std::string_view axis_name) const;
 
     CommCounter& counter() const { return *counter_; }
 
-    /// This rank's generator for random tensors on a device; it must be in the same state on all ranks. The first call for a device compares the states
-    /// (collective over all ranks). @throws InvalidInput if they differ; `torch::manual_seed` sets them.
+    /// This rank's generator for random tensors on a device; it must be in the same state on all ranks. The first call
+    /// for a device compares the states (collective over all ranks).
+    /// @throws InvalidInput if they differ; set them with `torch::manual_seed`.
     at::Generator generator(const at::Device& device) const;
 
-    /// This rank's generator on the CPU where ranks are threads of one process; none: LibTorch's default one. Not collective.
+    /// This rank's own generator on the CPU, where ranks are threads of one process; none where it is LibTorch's
+    /// default one. Not collective.
     const std::optional<at::Generator>& own_generator() const { return own_generator_; }
 
 private:
@@ -76,7 +80,7 @@ private:
     std::shared_ptr<CommCounter> counter_ = std::make_shared<CommCounter>();
     std::vector<std::shared_ptr<const DeviceMesh>> sub_meshes_;
     std::optional<at::Generator> own_generator_;
-    mutable std::set<at::DeviceType> compared_;  // devices for which all ranks' generators were found in the same state
+    mutable std::set<at::DeviceType> compared_;  // devices for which the ranks' generator states have been compared
 };
 
 }  // namespace meshard

@@ -6,7 +6,7 @@
 
 namespace meshard {
 
-/// How the values of a Partial are combined over the ranks.
+/// How the ranks' values of a Partial are combined.
 enum class Reduction : std::uint8_t { Sum, Max, Min };
 
 /// How a tensor is distributed over the ranks of one axis of a device mesh.
@@ -14,8 +14,8 @@ struct Placement {
     enum class Kind : std::uint8_t { Replicate, Shard, Partial };
 
     Kind kind = Kind::Replicate;
-    Reduction reduction = Reduction::Sum;  ///< of a Partial
-    std::int64_t dim = 0;                  ///< of a Shard: the tensor dimension that is cut
+    Reduction reduction = Reduction::Sum;  ///< for a Partial
+    std::int64_t dim = 0;                  ///< for a Shard: the sharded tensor dimension
 
     bool is_replicate() const { return kind == Kind::Replicate; }
     bool is_shard() const { return kind == Kind::Shard; }
@@ -35,13 +35,14 @@ inline Placement Shard(std::int64_t dim)
     return {Placement::Kind::Shard, Reduction::Sum, dim};
 }
 
-/// Every rank holds a tensor of the whole's shape; the value is their reduction over the ranks, which has not been computed yet (it is pending).
+/// Every rank holds a tensor of the shape of the whole; the value is the reduction over the ranks, which is still
+/// pending.
 inline Placement Partial(Reduction reduction = Reduction::Sum)
 {
     return {Placement::Kind::Partial, reduction, 0};
 }
 
-/// `Replicate`, `Shard(1)`, `Partial(sum)`.
+/// For example `Replicate`, `Shard(1)`, `Partial(sum)`.
 std::string to_string(const Placement& placement);
 
 }  // namespace meshard

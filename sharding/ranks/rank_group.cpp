@@ -30,7 +30,8 @@ c10d::ReduceOp reduce_op(Reduction reduction)
     return c10d::ReduceOp::SUM;
 }
 
-/// A view of a tensor in a type that every transport can send: a complex tensor as pairs of numbers, a type that a transport lacks as one of the same size.
+/// Views a tensor in a type that every transport can send: a complex tensor as pairs of numbers, a type that a
+/// transport lacks as one of the same size.
 at::Tensor as_carried(const at::Tensor& tensor)
 {
     if (tensor.is_complex()) return as_carried(at::view_as_real(tensor));
@@ -47,7 +48,8 @@ at::Tensor as_carried(const at::Tensor& tensor)
     return tensor.view(bytes == 1 ? at::kByte : bytes == 2 ? at::kHalf : bytes == 4 ? at::kInt : at::kLong);
 }
 
-/// The type in which ranks reduce. Transports support different types and precisions; these types have the same results on all.
+/// The type in which ranks reduce. Transports differ in the types and precisions that they support; these types give
+/// the same results on all of them.
 at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
 {
     const auto reduced =
@@ -62,8 +64,8 @@ at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
                        " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
 }
 
-/// Integers in the same order as these floating-point numbers. Transports treat NaN and signed zeros in different ways; extremes of integers are the same on
-/// all. NaN becomes the largest integer for a maximum, the smallest for a minimum.
+/// Maps floating-point numbers to integers in the same order. Transports treat NaN and signed zeros differently, but
+/// agree on the extremes of integers. NaN becomes the largest integer for a maximum, the smallest for a minimum.
 at::Tensor as_ordered(const at::Tensor& x, Reduction reduction)
 {
     const auto type = x.scalar_type() == at::kDouble ? at::kLong : at::kInt;
@@ -72,14 +74,14 @@ at::Tensor as_ordered(const at::Tensor& x, Reduction reduction)
         .masked_fill_(x.isnan(), reduction == Reduction::Max ? highest_value(type) : lowest_value(type));
 }
 
-/// The inverse; the integer for NaN becomes a NaN.
+/// The inverse of `as_ordered`; the integer for NaN becomes a NaN.
 at::Tensor from_ordered(const at::Tensor& ordered)
 {
     const auto bits = at::where(ordered.lt(0), ordered.bitwise_xor(highest_value(ordered.scalar_type())), ordered);
     return bits.view(ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);
 }
 
-/// The buffer that ranks reduce instead of a tensor.
+/// The buffer that is sent in a reduction of a tensor.
 struct Reduced {
     Reduced(const at::Tensor& tensor, Reduction reduction) : tensor(tensor)
     {
@@ -100,12 +102,12 @@ struct Reduced {
     }
 
     at::Tensor tensor;
-    at::Tensor wide;    // in the type of sums
-    at::Tensor values;  // sent: contiguous, of a type that every transport reduces
+    at::Tensor wide;    // the values in the type of sums
+    at::Tensor values;  // the buffer that is sent: contiguous, of a type that every transport reduces
     bool is_ordered = false;
 };
 
-/// Copies the result to the tensor if it was not reduced in place.
+/// Waits for a collective on a buffer, then copies the result to the tensor if it was not reduced in place.
 class BringBack : public c10d::Work {
 public:
     BringBack(c10::intrusive_ptr<c10d::Work> work, Reduced reduced) : work_(std::move(work)), reduced_(std::move(reduced)) {}
@@ -124,10 +126,10 @@ private:
     Reduced reduced_;
 };
 
-/// Several collectives as one.
+/// Several collectives with one `wait`.
 class AllOf : public c10d::Work {
 public:
-    /// Null for those that had nothing to send.
+    /// Null entries, which had nothing to send, are dropped.
     explicit AllOf(std::vector<c10::intrusive_ptr<c10d::Work>> works) : works_(std::move(works)) { std::erase(works_, nullptr); }
 
     bool isCompleted() override
@@ -155,7 +157,7 @@ std::int64_t sum_of(std::span<const std::int64_t> values)
     return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
 
-/// Within a handler: what no other rank has to do with goes on as it is.
+/// To be called in a handler. Rethrows an exception that other ranks have no part in.
 void rethrow_own_failure(const std::exception& error)
 {
     if (dynamic_cast<const InvalidInput*>(&error) || dynamic_cast<const c10::OutOfMemoryError*>(&error)) throw;
@@ -179,7 +181,8 @@ PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::s
     : work_(std::move(work)), what_(std::move(what)), group_(group)
 {
     if (buffers.empty()) return;
-    // Cleared by `wait`. A transfer without a `wait` may still write to its buffers: they are leaked, not freed.
+    // `wait` clears the buffers. A transfer that was never waited for may still write to them: they are leaked, not
+    // freed.
     buffers_ = {new std::vector<at::Tensor>(std::move(buffers)), [](std::vector<at::Tensor>* left) {
                     if (left->empty()) delete left;
                 }};
@@ -223,7 +226,8 @@ RankGroup::RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis
 
 std::string RankGroup::describe_failure(const std::string& what, const std::string& error) const
 {
-    // A rank's sockets close before its process has ended: wait a moment until it is known to have ended.
+    // A rank's sockets close before its process has ended: the loop waits a moment for the process to be known as
+    // ended.
     std::string gone;
     for (int attempt = 0; attempt < 20 && gone.empty(); ++attempt) {
         if (attempt > 0) usleep(50'000);
@@ -252,7 +256,7 @@ void RankGroup::all_reduce(at::Tensor& tensor, Reduction reduction) const
 PendingCollective RankGroup::start_all_reduce(at::Tensor& tensor, Reduction reduction) const
 {
     if (size_ == 1) return {};
-    if (tensor.numel() == 0) return {};  // the same on all ranks: shapes agree
+    if (tensor.numel() == 0) return {};  // on all ranks alike: shapes agree
     RECORD_USER_SCOPE("all_reduce over " + axis_);
     record("all_reduce", byte_size(tensor));
     c10d::AllreduceOptions options;
@@ -288,7 +292,7 @@ PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std:
     const std::int64_t row_bytes = shape[0] > 0 ? byte_size(whole) / shape[0] : 0;
     RECORD_USER_SCOPE("all_gather over " + axis_);
     record("all_gather", byte_size(whole) - row_bytes * rows[rank_]);
-    // As one operation of the transport, where it can.
+    // Broadcasts are coalesced into one operation of the transport if it supports that.
     const bool is_coalesced = !local.is_cpu() && backend_->supportsCoalescing();
     try {
         std::vector<c10::intrusive_ptr<c10d::Work>> works;
@@ -350,7 +354,7 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
     RECORD_USER_SCOPE(std::string(what) + " over " + axis_);
     record(what, byte_size(received) - receive_counts[rank_] * static_cast<std::int64_t>(received.element_size()));
     std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
-    // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own nothing.
+    // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own no memory.
     const auto lent = [](const at::Tensor& tensor) {
         return as_carried(tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor);
     };

@@ -15,20 +15,20 @@
 
 namespace meshard {
 
-/// True if `name`, "host:pid", is a process of this host that has ended (a zombie counts as ended).
+/// Returns whether `name`, "host:pid", is a process of this host that has ended (a zombie counts as ended).
 bool has_ended(const std::string& name);
 
-/// A collective that has been started. Its tensors must not be read or written before `wait` returns.
+/// Handle on a collective that has been started. Its tensors must not be read or written before `wait` returns.
 class PendingCollective {
 public:
     PendingCollective() = default;
-    /// Keeps `buffers` alive until `wait` returns. A backend may keep the tensors that it was given longer.
+    /// Keeps `buffers` alive until `wait` returns. The backend may hold its tensors longer.
     PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group, std::vector<at::Tensor> buffers = {});
 
-    /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank has ended or is too late.
+    /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank has ended or is late.
     void wait();
 
-    /// Whether `wait` would return at once. @throws CommunicationError as `wait`
+    /// Returns whether `wait` would return at once. @throws CommunicationError as `wait`
     bool is_done() const;
 
 private:
@@ -40,15 +40,16 @@ private:
 
 /// Ranks that exchange messages: those along one axis of a device mesh, or all. A group of one never communicates.
 ///
-/// Every function is collective over the group. Tensors are dense and plain, on a device that the backend supports.
-/// All throw CommunicationError when a rank has ended or is later than the group's time limit; the message names the ranks
+/// Every function is collective over the group. Tensors are dense and plain, on a device that the backend supports. All
+/// throw CommunicationError if a rank has ended or is later than the group's time limit; the message names the ranks
 /// that are known to have ended.
 class RankGroup {
 public:
     /// The group of one.
     RankGroup();
 
-    /// `rank` of `size` over `backend`. `names` are the processes of the ranks ("host:pid"), for messages ("rank 1 (pid 77 on node3)").
+    /// A group over `backend`, in which this is rank `rank` of `size`. `names` ("host:pid" of each rank) appear in
+    /// messages ("rank 1 (pid 77 on node3)").
     RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter, std::vector<std::string> names = {});
 
     int rank() const { return rank_; }
@@ -59,25 +60,29 @@ public:
     void all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
     PendingCollective start_all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
 
-    /// Rows (dimension 0) of all ranks, in rank order. Rank r contributes `rows[r]` rows; exact sizes are sent, without padding.
+    /// Concatenates the rows (dimension 0) of all ranks in rank order. Rank r contributes `rows[r]` rows; messages are
+    /// not padded.
     at::Tensor all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const;
-    /// Starts it: `local` is copied before this returns; `whole` becomes new memory, or `local` itself in a group of one.
+    /// Starts `all_gather_rows`: `local` is copied before this returns; `whole` becomes new memory, or `local` itself
+    /// in a group of one.
     PendingCollective start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows, at::Tensor& whole) const;
 
     /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
     at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows, std::span<const std::int64_t> receive_rows) const;
 
-    /// Starts to send `sent` to the next rank (the last rank sends to the first) and to receive `received` from the rank before. Both are contiguous with one
-    /// dimension of any length, zero included; `received` is as long as what the rank before sends.
+    /// Starts to send `sent` to the next rank (the last rank sends to the first) and to receive `received` from the
+    /// previous one. Both are contiguous and one-dimensional, possibly empty; `received` has the length that the
+    /// previous rank sends.
     PendingCollective start_ring_shift(const at::Tensor& sent, at::Tensor& received) const;
 
-    /// Starts an all-to-all: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` has room for `receive_counts[r]` values of rank r, in
-    /// rank order. `what` names it in errors.
+    /// Starts an all-to-all: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` has room for
+    /// `receive_counts[r]` values from rank r, in rank order. `what` is the operation's name in errors.
     PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
                                      std::span<const std::int64_t> receive_counts, const char* what = "exchange") const;
 
-    /// Starts an all-to-all of rows: the stream holds `send_rows[r]` rows for rank r, in rank order. A backend that is a RowExchange gathers them while it
-    /// sends. `received` is contiguous, with room for `receive_rows[r]` rows from each rank r.
+    /// Starts an all-to-all of rows: `sent` holds `send_rows[r]` rows for rank r, in rank order. A backend that is a
+    /// RowExchange gathers them while it sends. `received` is contiguous, with room for `receive_rows[r]` rows from
+    /// each rank r.
     PendingCollective start_row_exchange(const class RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
                                          std::span<const std::int64_t> receive_rows) const;
 
@@ -86,15 +91,16 @@ public:
 
     void broadcast(at::Tensor& tensor, int source_rank) const;
 
-    /// The numbers of all ranks, one vector a rank (all the same length).
+    /// The numbers of all ranks, one vector for each rank (all of the same length).
     std::vector<std::vector<std::int64_t>> all_gather_integers(std::span<const std::int64_t> own) const;
 
-    /// True on every rank if `mine` is true on every rank. With it all ranks learn that one has found an error before they go on.
+    /// Returns true on every rank if `mine` is true on every rank. With it all ranks learn whether one has found an
+    /// error before they continue.
     bool all_agree(bool mine) const;
 
     void barrier() const;
 
-    /// Closes the group's connections; ranks that wait get an error instead of waiting for ever.
+    /// Closes the group's connections, so that waiting ranks get an error.
     void abort() const;
 
     std::string describe_failure(const std::string& what, const std::string& error) const;

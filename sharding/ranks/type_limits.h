@@ -6,13 +6,14 @@
 
 namespace meshard {
 
-/// The type in which values of `type` are added: single precision for narrower floating types, so that a sum is rounded to `type` once.
+/// The type in which values of `type` are added: float for narrower floating types, so that a sum is rounded to `type`
+/// once.
 c10::ScalarType sum_type(c10::ScalarType type);
 
-/// The smallest value of a type; minus infinity for floating types. The neutral element of a maximum.
+/// The smallest value of a type, minus infinity for floating types: the neutral element of a maximum.
 c10::Scalar lowest_value(c10::ScalarType type);
 
-/// The largest value of a type; infinity for floating types. The neutral element of a minimum.
+/// The largest value of a type, infinity for floating types: the neutral element of a minimum.
 c10::Scalar highest_value(c10::ScalarType type);
 
 }  // namespace meshard

@@ -7,10 +7,12 @@
 
 namespace meshard {
 
-/// Adds a word to a hash. For a given hash the result is invertible in the word: sequences that differ in exactly one word have different hashes.
+/// Adds a word to a hash. For a fixed hash the map is invertible in the word, so that sequences which differ in exactly
+/// one word have different hashes.
 std::uint64_t mix(std::uint64_t hash, std::uint64_t word);
 
-/// Hash of the bytes of a tensor's values, by which ranks compare their tensors. Not for storage: it may change between versions.
+/// Hash of the bytes of a tensor's values, by which ranks compare tensors. Not for storage: it may change between
+/// versions.
 std::int64_t hash_of_values(const at::Tensor& tensor);
 
 }  // namespace meshard

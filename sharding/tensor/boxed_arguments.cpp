@@ -16,7 +16,8 @@ std::string full_name_of(const c10::OperatorName& name)
 
 bool arrives_below_autograd(const c10::OperatorHandle& op)
 {
-    // A few operators have both: a composite kernel for devices without one of their own, and derivatives that call the operator below autograd.
+    // A few operators have a composite kernel, for devices without another one, and also a CPU kernel with derivatives,
+    // which autograd calls.
     return op.hasSchema() && (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || op.hasKernelForDispatchKey(c10::DispatchKey::CPU));
 }
 

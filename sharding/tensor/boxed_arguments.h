@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of boxed kernels below autograd: the dispatch layers above them, names of operators, the tensors among arguments and results.
+// For boxed kernels below autograd: dispatch keys, names of operators, and the tensors among arguments and results.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,13 +11,14 @@
 
 namespace meshard {
 
-/// Dispatch keys of autograd, view tracking and autocast. They have run before such a kernel, and must be excluded while the kernel calls other operators.
+/// Dispatch keys of autograd, view tracking and autocast. These layers have run before such a kernel, which must
+/// exclude them while it calls other operators.
 const c10::DispatchKeySet& recording_layers();
 
 /// `aten::sum.dim_IntList`
 std::string full_name_of(const c10::OperatorName& name);
 
-/// False for composite operators: LibTorch replaces them by their parts above autograd.
+/// Returns false for composite operators: LibTorch replaces them by their parts above autograd.
 bool arrives_below_autograd(const c10::OperatorHandle& op);
 
 /// Every aten operator that arrives below autograd.
@@ -36,7 +37,7 @@ inline bool is_optional_tensor_list(const c10::IValue& value)
     return value.isList() && value.type()->containedType(0)->isSubtypeOf(*c10::OptionalType::ofTensor());
 }
 
-/// Calls `f(tensor)` for every defined tensor of a tensor, a list of tensors or one of optional tensors; for none of any other value.
+/// Calls `f(tensor)` for every defined tensor in `value`, which may be a tensor or a list of (optional) tensors.
 template <class F>
 void for_each_tensor(const c10::IValue& value, F&& f)
 {
@@ -51,7 +52,7 @@ void for_each_tensor(const c10::IValue& value, F&& f)
     }
 }
 
-/// Replaces every such tensor by `f(tensor)`. Lists are replaced by new lists.
+/// Replaces every tensor in `value` by `f(tensor)`. Lists are replaced by new lists.
 template <class F>
 void map_tensors(c10::IValue& value, F&& f)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that take the arguments of an operator as they are. A RuleCall holds them in boxes (IValue), which costs as much as a small operator does. The most
-// frequent operators mostly meet tensors that need no conversion: then such a kernel runs the operator on this rank's parts at once; else it calls the rule.
+// Direct kernels take the arguments of an operator unboxed. A RuleCall boxes them (IValue), which costs as much as a
+// small operator. A direct kernel of a frequent operator runs it on the local parts if no tensor needs conversion;
+// otherwise it calls the rule.
 #pragma once
 
 #include "sharding/tensor/boxed_arguments.h"
@@ -17,33 +18,36 @@
 
 namespace meshard {
 
-/// What a direct kernel needs to leave a call to the rule.
+/// What a direct kernel needs to call the operator's rule.
 struct RuleOfOperator {
     c10::OperatorHandle op;
-    c10::BoxedKernel kernel;            ///< calls the rule that the operator has now
-    const std::atomic<ShardRule>* now;  ///< that rule
-    ShardRule stands_for;               ///< the rule in whose place the direct kernel stands
+    c10::BoxedKernel kernel;            ///< calls the operator's current rule
+    const std::atomic<ShardRule>* now;  ///< the current rule
+    ShardRule stands_for;               ///< the rule that the direct kernel replaces
 };
 
-/// Whether every call must go through its rule: while calls are observed, in exact mode, and where plain tensors are not silently taken as Replicate.
+/// Returns whether every call must go through its rule: while calls are observed, in exact mode, and if plain tensors
+/// are not silently taken as Replicate.
 bool must_call_rules();
 
-/// Adds a direct kernel to the operator with this full name (`aten::add.Tensor`), for as long as its rule is `rule`.
+/// Registers a direct kernel for the operator `full_name` (`aten::add.Tensor`), which is used while the operator's rule
+/// is `rule`.
 struct DirectRegistration {
     using Make = torch::CppFunction (*)(RuleOfOperator);
     DirectRegistration(std::string full_name, ShardRule rule, Make make);
 };
 
-/// Null where there is none for this rule.
+/// Returns null if no direct kernel was registered for this rule.
 DirectRegistration::Make find_direct(std::string_view full_name, ShardRule rule);
 
-/// Whether this rank's part of `tensor` may be read as it is: not of a plain tensor, nor of a copy that writes to other tensors may have left behind.
+/// Returns whether the local part of `tensor` may be read as it is: false for plain tensors, and for copies that may be
+/// out of date.
 inline bool is_ready(const at::Tensor& tensor)
 {
     return is_sharded(tensor) && !is_copy(tensor);
 }
 
-/// How many calls on this thread have gone through rules.
+/// The number of calls on this thread that have gone through rules.
 std::int64_t num_rule_calls();
 
 /// The result of a direct kernel that shares no memory with its arguments.
@@ -62,8 +66,8 @@ inline at::Tensor view_of(const at::Tensor& base, at::Tensor local, const SpecPt
     return result;
 }
 
-/// Registers `direct`, a function of the arguments of `Op` (a struct of `at::_ops`), which returns its results, or nothing (a null pointer in place of the
-/// tensor that is written to) to leave the call to the rule. It runs below autograd.
+/// Registers `direct`, a function of the arguments of `Op` (a struct of `at::_ops`). It returns the results, or nothing
+/// (a null pointer instead of the tensor that is written to) to let the rule handle the call. It runs below autograd.
 template <class Op, auto direct>
 DirectRegistration direct_kernel(ShardRule rule);
 

@@ -14,7 +14,7 @@
 namespace meshard {
 namespace {
 
-/// Header that the source sends to the other ranks before the rows; a fixed number of integers.
+/// Header that the source sends to the other ranks before the rows, with a fixed number of integers.
 struct Announcement {
     bool valid = true;
     at::ScalarType type = at::kFloat;
@@ -41,7 +41,7 @@ Announcement announce(const Announcement& own, int source_rank, const RankGroup&
     return {n[0] != 0, static_cast<at::ScalarType>(n[1]), n[2] != 0, static_cast<c10::DeviceType>(n[3]), {n + 5, n + 5 + n[4]}};
 }
 
-/// Position of each rank of the mesh along each axis: the last axis runs fastest.
+/// Coordinates of a rank in the mesh; the last axis varies fastest.
 std::vector<std::int64_t> coordinates_of(const DeviceMesh& mesh, std::int64_t rank)
 {
     std::vector<std::int64_t> coordinates(mesh.num_axes());
@@ -63,7 +63,8 @@ std::vector<std::int64_t> entries_of(const AxisLayout& layout, std::int64_t coor
     return entries;
 }
 
-/// Global ids of the rows, if the layout has an index map: on the source those of all ranks of the axis `domain`, in rank order.
+/// Global ids of the rows, if the layout has an index map: on the source the ids of all ranks of its axis `domain`, in
+/// rank order.
 struct GlobalIds {
     std::int64_t axis = -1;
     std::vector<std::int64_t> ids;
@@ -83,7 +84,8 @@ bool is_by_id(const ShardSpec& spec)
     return layout.is_shard() && layout.blocks == 1 && (*layout.extents)[spec.device_mesh->coordinate(domain)] == spec.index_map->num_owned;
 }
 
-/// Every rank of the source's domain line sends its ids; other lines hold the same partition.
+/// Every rank on the source's line of the axis `domain` sends its ids to the source; other lines hold the same
+/// partition.
 GlobalIds collect_ids(const ShardSpec& spec, int source_rank)
 {
     const auto& mesh = *spec.device_mesh;
@@ -114,7 +116,7 @@ GlobalIds collect_ids(const ShardSpec& spec, int source_rank)
     return result;
 }
 
-/// The part of the whole that rank `rank` of the mesh holds; a view where its entries lie together.
+/// The part of the whole that rank `rank` of the mesh holds; a view if its entries are contiguous.
 at::Tensor part_of(const at::Tensor& whole, const ShardSpec& spec, const GlobalIds& by_id, std::int64_t rank)
 {
     const auto coordinates = coordinates_of(*spec.device_mesh, rank);
@@ -131,7 +133,7 @@ at::Tensor part_of(const at::Tensor& whole, const ShardSpec& spec, const GlobalI
     return part;
 }
 
-/// Writes a rank's part of the gradient to its position in the whole.
+/// Writes a rank's part of the gradient to its position in the whole gradient.
 void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, const GlobalIds& by_id, std::int64_t rank)
 {
     const auto coordinates = coordinates_of(*spec.device_mesh, rank);
@@ -153,7 +155,7 @@ void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, 
         }
         return;
     }
-    // Index of every entry of the part in the flattened whole.
+    // `index` becomes the position of every entry of the part in the flattened whole.
     auto index = at::arange(whole.numel(), whole.options().dtype(at::kLong)).view(whole.sizes());
     index = part_of(index, spec, by_id, rank).reshape({-1});
     whole.view({-1}).index_copy_(0, index, part.reshape({-1}));
@@ -205,7 +207,7 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
     const auto local_shape = spec->local_shape(source.shape);
     const auto options = at::TensorOptions().dtype(source.type).device(is_source ? whole.device() : at::Device(source.device));
 
-    // One rank after the other, so that no copy of the whole is made on the source.
+    // Parts are sent to one rank after the other, so that the source makes no copy of the whole.
     at::Tensor local;
     {
         const at::NoGradGuard no_grad;
@@ -216,7 +218,7 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
             else
                 part = at::empty({0}, options);
             if (rank == source_rank) {
-                if (is_source) local = part.clone();  // not a view that keeps the whole alive
+                if (is_source) local = part.clone();  // a view would keep the whole alive
                 continue;
             }
             std::vector<std::int64_t> send(all.size(), 0), receive(all.size(), 0);
@@ -244,7 +246,7 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
                 if (is_source) receive[rank] = part_of(at::empty({1}).expand(source.shape), *spec, by_id, rank).numel();
                 part = all.all_to_all_rows(part, send, receive);
             }
-            // Ranks along a Replicate axis send the same part; the last one is kept.
+            // Ranks along a Replicate axis send the same part; the last one received is kept.
             if (is_source) put_back(whole, part, *spec, by_id, rank);
         }
         return whole;

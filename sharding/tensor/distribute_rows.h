@@ -11,22 +11,25 @@
 
 namespace meshard {
 
-/// Returns the rows with the given global ids, (ids, ...), dense and plain; the shape of a row and the type are the same in every call. The whole need not be
-/// in memory.
+/// Returns the rows with the given global ids, (ids, ...), dense and plain; the shape of a row and the type are the
+/// same in every call. The whole need not be in memory.
 using RowProvider = std::function<at::Tensor(std::span<const std::int64_t> ids)>;
 
-/// The whole of rank `source_rank` of the device mesh's ranks as a sharded tensor: the source sends every rank its part and nothing
-/// else, so that a rank other than the source never holds more than its part and one message.
+/// Distributes the tensor `whole` of rank `source_rank`, numbered within the device mesh: the source sends every rank
+/// its part only, so that no other rank holds more than its part and one message.
 ///
-/// `spec` is the layout of the result: any Shards and Replicates, any extents, and with an index map the rows of the axis `domain` by
-/// their global ids: rank r gets the rows `owned()` of its map. Only the source passes a defined tensor. Collective over all ranks;
-/// differentiable: the source receives the whole gradient; along a Replicate axis every rank's gradient is the same and is counted
-/// once. If the source's tensor requires gradients, every rank must call backward.
-/// @throws InvalidInput on every rank if the source has no tensor, its shape does not fit the layout, or the layout has a pending axis.
+/// `spec` is the layout of the result: Shards and Replicates with any extents. With an index map, rank r of the axis
+/// `domain` gets the rows whose global ids are `owned()` of its map. Only the source passes a defined tensor.
+/// Collective over all ranks; differentiable: the source receives the whole gradient; along a Replicate axis every
+/// rank's gradient is the same and is counted once. If the source's tensor requires gradients, every rank must call
+/// backward.
+/// @throws InvalidInput on every rank if the source has no tensor, its shape does not fit the layout, or the layout has
+/// a pending axis.
 at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecPtr& spec);
 
-/// The same with rows from a provider on the source (others may pass an empty one), for a layout that cuts dimension 0 only: sent in messages of at
-/// most `rows_per_message` rows, so that the source too holds no more than its part and one message. Not differentiable.
+/// Distributes rows that `provider` returns on the source (others may pass an empty one), for a layout that shards
+/// dimension 0 only. Rows are sent in messages of at most `rows_per_message` rows, so that the source too holds no more
+/// than its part and one message. Not differentiable.
 at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec, std::int64_t rows_per_message = 1 << 16);
 
 }  // namespace meshard

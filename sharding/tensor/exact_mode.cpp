@@ -31,7 +31,7 @@ ExactRules& rules_of_families()
     return table;
 }
 
-/// Largest magnitude along dims, over all ranks; 0 for no terms, infinite where one is not finite.
+/// The largest magnitude along `dims`, over all ranks; 0 if there are no terms, infinity if a value is not finite.
 at::Tensor largest(const at::Tensor& values, c10::IntArrayRef dims, const std::vector<const RankGroup*>& groups)
 {
     auto shape = values.sizes().vec();
@@ -43,7 +43,8 @@ at::Tensor largest(const at::Tensor& values, c10::IntArrayRef dims, const std::v
     return result;
 }
 
-/// 2^-e with e such that the values are below 2^e; of zero, one. Kept in the range where it and its inverse are normal numbers.
+/// 2^-e for the smallest e such that the values are below 2^e; 1 for zero. e is clamped so that 2^e and 2^-e are normal
+/// numbers.
 at::Tensor inverse_power(const at::Tensor& largest)
 {
     const auto exponent = std::get<1>(at::frexp(largest)).to(at::kDouble).clamp_(-900, 900);
@@ -85,19 +86,19 @@ at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdi
     std::vector<std::int64_t> all;
     for (std::int64_t dim = 0; dim < local.dim(); ++dim) all.push_back(dim);
     const auto summed = dims.empty() ? c10::IntArrayRef(all) : dims;
-    // In the type of sums, so that infinity is representable.
+    // Float or double can represent infinity.
     const auto values = local.scalar_type() == at::kDouble ? local : local.to(at::kFloat);
     const auto most = largest(values, summed, groups);
     const auto not_finite = most.isinf();
     const bool all_finite = !not_finite.any().item<bool>();
-    // Values below 2^bits: that many of them stay below 2^62.
+    // Values are scaled below 2^bits, so that the sum of `num_terms` of them stays below 2^62.
     const auto bits = 62 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(num_terms)));
     const auto scale = inverse_power(most).mul_(std::ldexp(1.0, bits));
     auto scaled = at::empty(values.sizes(), values.options().dtype(at::kDouble));
     at::mul_out(scaled, values, scale);
     if (!all_finite) scaled = at::nan_to_num(scaled, 0, 0, 0);
     const auto high = scaled.round();
-    // The rounding error, as a second number `bits` lower: not zero in double precision only.
+    // The rounding error is summed as a second integer, `bits` lower; only for double it can be other than zero.
     const bool two_limbs = local.scalar_type() == at::kDouble;
     const auto whole_sum = [&](const at::Tensor& whole) { return summed.empty() ? whole.to(at::kLong) : whole.to(at::kLong).sum(summed, /*keepdim=*/true); };
     auto sums = at::stack(two_limbs ? std::vector<at::Tensor>{whole_sum(high), whole_sum((scaled - high).mul_(std::ldexp(1.0, bits)).round_())}
@@ -122,10 +123,10 @@ at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::i
         throw InvalidInput("exact_product: of single precision or narrower numbers only.");
     }
     const auto m = left.size(-2), n = right.size(-1);
-    // A sum of so many products of two halves stays below 2^53.
+    // The bits of a half are chosen such that a sum of `num_terms` products of two halves stays below 2^53.
     const auto bits = (53 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(num_terms, 1) - 1)))) / 2;
     const auto step = std::ldexp(1.0, bits);
-    // Both halves as whole numbers: the upper bits, then the lower bits.
+    // Both halves are whole numbers: the upper bits, then the lower bits.
     const auto halves = [&](const at::Tensor& operand, std::int64_t sum_dim, std::int64_t stack_dim, at::Tensor& scale) {
         const auto values = operand.to(at::kFloat);
         scale = inverse_power(largest(values, {values.dim() + sum_dim}, groups));
@@ -141,7 +142,7 @@ at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::i
     };
     at::Tensor left_scale, right_scale;
     const auto l = halves(left, -1, -2, left_scale), r = halves(right, -2, -1, right_scale);
-    auto sums = at::matmul(l, r).contiguous();  // (..., 2m, 2n), exact in any order
+    auto sums = at::matmul(l, r).contiguous();  // (..., 2m, 2n), exact in any order of addition
     for (const auto* group : groups) group->all_reduce(sums);
     const auto high = sums.narrow(-2, 0, m), low = sums.narrow(-2, m, m);
     auto result = low.narrow(-1, n, n) + (high.narrow(-1, n, n) + low.narrow(-1, 0, n)).mul_(step);

@@ -13,7 +13,7 @@
 namespace meshard {
 namespace {
 
-/// LibTorch has one setting for all threads: the first that wants fixed orders makes it, the last puts it back.
+/// Counts the guards: LibTorch has one setting for all threads, which the first guard sets and the last one restores.
 class OneSetting {
 public:
     void begin()
@@ -53,7 +53,7 @@ OneSetting& one_setting()
     return setting;
 }
 
-/// Kernels that add whole numbers only, whose order makes no difference.
+/// Kernels that add only whole numbers, in any order with the same result.
 constexpr std::array kCounting{"_histc_cuda with floating point input"};
 
 }  // namespace
@@ -95,7 +95,7 @@ void FixedOrderGuard::Listener::process(const c10::Warning& warning)
         }
         return refuse_(kernel);
     }
-    // Products of one stream are the same every time: LibTorch gives cuBLAS a workspace for each stream.
+    // Products on one stream are deterministic: LibTorch gives cuBLAS a workspace for each stream.
     if (text.find("because it uses CuBLAS") != std::string::npos) return;
     others_->process(warning);
 }

@@ -15,22 +15,23 @@ namespace meshard {
 
 class RuleCall;
 
-/// Whether a tensor argument does not lie on the CPU. On devices exact mode wants sums in one order, too.
+/// Returns whether a tensor argument is not on the CPU: on devices exact mode also needs sums in a fixed order.
 bool lies_on_device(const RuleCall& call);
 
-/// What an operator gives for whole, plain arguments, on a device where LibTorch's kernel would add in any order. Called in exact mode, in place of the
-/// operator.
+/// Computes an operator on whole, plain arguments in a fixed order, in exact mode on devices where LibTorch's kernel
+/// adds in any order.
 using FixedOrderForm = std::vector<at::Tensor> (*)(const RuleCall&);
 
 struct FixedOrderRegistration {
     FixedOrderRegistration(std::initializer_list<const char*> operators, FixedOrderForm form);
 };
 
-/// Null if there is none.
+/// Returns null if there is none.
 FixedOrderForm find_fixed_order(std::string_view name);
 
-/// While it lives, LibTorch's operators on a device add in one order, where they have such a form. `refuse` is called for one that has none, with LibTorch's
-/// name of its kernel, and must throw. Refusals are of the calling thread; the forms are of the process (`torch.use_deterministic_algorithms`).
+/// A guard: LibTorch's operators on devices use deterministic kernels where they have them. For a kernel without such a
+/// form `refuse` is called with LibTorch's name of the kernel, and must throw. Refusals apply to the calling thread,
+/// the deterministic kernels to the process (`torch.use_deterministic_algorithms`).
 class FixedOrderGuard {
 public:
     explicit FixedOrderGuard(std::function<void(const std::string& kernel)> refuse);
@@ -39,7 +40,7 @@ public:
     FixedOrderGuard& operator=(const FixedOrderGuard&) = delete;
 
 private:
-    /// Gets what LibTorch has to say about kernels without such a form.
+    /// Receives LibTorch's warnings about kernels without a deterministic form.
     class Listener : public c10::WarningHandler {
     public:
         explicit Listener(std::function<void(const std::string& kernel)> refuse) : refuse_(std::move(refuse)), others_(c10::WarningUtils::get_warning_handler())

@@ -15,7 +15,7 @@ namespace {
 
 thread_local GatherPolicy policy_now = GatherPolicy::Warn;
 
-/// Warns once for every operator, on the first rank only.
+/// Warns once for each operator, on the first rank only.
 void tell_of_gathering(RuleCall& call)
 {
     call.note_gathering();
@@ -43,13 +43,14 @@ void check_is_dense(const RuleCall& call, const at::Tensor& result)
     }
 }
 
-/// Collectives of torch.distributed write to their first argument, which their schemas do not say.
+/// Returns whether the operator is a collective of torch.distributed that writes to its first argument; the schema does
+/// not say so.
 bool writes_first_argument(const RuleCall& call)
 {
     return call.name().starts_with("c10d::") && call.name() != "c10d::send";
 }
 
-/// They have written it when their work is done, for which the caller would wait only after the parts have been taken from it.
+/// Waits until such collectives have written their results, before parts of these are taken.
 void wait_for_work(const torch::jit::Stack& results)
 {
     for (const auto& result : results) {
@@ -79,7 +80,8 @@ void gathered_rule(RuleCall& call)
 
     if (call.is_view()) call.keep_strides();
 
-    // Arguments that are written to get their part of the new value. The base of a view stays cut: the view is one of a gathered copy.
+    // After the call, arguments that are written to get their part of the new value. The base of a view stays sharded:
+    // the view is one of a gathered copy.
     const auto& arguments = call.schema().arguments();
     std::vector<std::pair<at::Tensor, at::Tensor>> written;  // as passed by the caller, as passed to the operator
     at::Tensor base, base_whole;
@@ -95,7 +97,7 @@ void gathered_rule(RuleCall& call)
             return local_of(tensor);
         }
         const auto gathered = convert(tensor, call.replicated());
-        // `view` must work here if it works on the whole, whose strides the gathered tensor may not have.
+        // A `view` that is valid on the whole must be valid here, though the gathered tensor may have other strides.
         const auto value = tensor.is_contiguous() || call.is_view() ? local_of(gathered).contiguous() : local_of(gathered);
         if (writes)
             written.emplace_back(tensor, value);

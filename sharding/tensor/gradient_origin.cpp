@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kRemedy =
     "Pass the sharded tensor itself to the module, or make its outputs for this rank's rows sharded again with from_local before the loss is computed";
 
-/// Gradients that differ by more than this, relative to their norm, do not come from the same computation.
+/// Gradients that differ by more than this, relative to their norm, are not results of the same computation.
 double tolerance_of(at::ScalarType type)
 {
     return type == at::kDouble ? 1e-10 : type == at::kFloat ? 1e-4 : 1e-2;
@@ -30,7 +30,7 @@ GradientOrigins::GradientOrigins() : graph_task_(torch::autograd::get_current_gr
 {
     const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
     if (!has_part_sources() || !nodes) return;
-    std::unordered_map<torch::autograd::Node*, std::size_t> waits_for;  // gradients still to come
+    std::unordered_map<torch::autograd::Node*, std::size_t> waits_for;  // number of gradients that have not arrived yet
     for (auto* node : *nodes) {
         for (const auto& edge : node->next_edges()) {
             if (edge.is_valid()) ++waits_for[edge.function.get()];
@@ -48,7 +48,7 @@ GradientOrigins::GradientOrigins() : graph_task_(torch::autograd::get_current_gr
     while (!ready.empty()) {
         auto* node = ready.back();
         ready.pop_back();
-        GradientOrigin origin;  // at the roots: whole
+        GradientOrigin origin;  // gradients at the roots are whole
         bool known = false;
         const auto add = [](GradientOrigin& to, bool is_first, const GradientOrigin& more) {
             if (is_first)

@@ -16,16 +16,18 @@ struct Node;
 
 namespace meshard {
 
-/// Whether a plain gradient is this rank's share or the whole. A gradient that comes through `from_local` from a cut tensor is the contribution of this rank's
-/// rows (a share); the gradient of a computation that all ranks do in the same way is the whole on each of them.
+/// Whether a plain gradient is this rank's share or the whole. A gradient that passes `from_local` of a sharded tensor
+/// is the contribution of this rank's rows (a share); the gradient of a computation that all ranks do alike is the
+/// whole on each.
 struct GradientOrigin {
-    std::vector<std::string> share_axes;  ///< names of the axes on which each rank has its own share; the whole is the sum of the shares
-    bool mixed = false;                   ///< gradients of different origins have been added: they cannot be separated
+    /// Axes on which each rank has its own share; the whole is the sum of the shares.
+    std::vector<std::string> share_axes;
+    bool mixed = false;  ///< gradients of different origins have been added, and cannot be separated
 
     bool operator==(const GradientOrigin&) const = default;
 };
 
-/// Origins of all gradients in the backward pass that runs in this thread, computed from its graph.
+/// Origins of all gradients in the backward pass that runs in this thread, derived from its graph.
 class GradientOrigins {
 public:
     GradientOrigins();
@@ -40,7 +42,8 @@ public:
 
 private:
     int graph_task_;
-    std::unordered_map<const torch::autograd::Node*, std::vector<GradientOrigin>> origins_;  // indexed by input; empty if all are whole
+    // Indexed by input; no entry if all are whole.
+    std::unordered_map<const torch::autograd::Node*, std::vector<GradientOrigin>> origins_;
 };
 
 /// Numbers by which ranks compare their plain gradients of one parameter.
@@ -51,8 +54,9 @@ struct PlainGradientSum {
     void add(const at::Tensor& gradient);
 };
 
-/// Compares `own` with that of the other ranks along every axis but `data`, one entry for each parameter. Collective over those axes.
-/// @throws InvalidInput, naming the parameter, if they differ: then the gradient does not come from a computation that all ranks do in the same way.
+/// Compares `own`, one entry for each parameter, with the other ranks' along every axis but `data`. Collective over
+/// those axes.
+/// @throws InvalidInput, naming the parameter, if they differ: then the ranks have not done the same computation.
 void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names, const std::vector<at::ScalarType>& types,
                            const DeviceMesh& device_mesh);
 

@@ -10,10 +10,10 @@
 
 namespace meshard {
 
-/// What holds a node of autograd's graph in this LibTorch.
+/// Pointer to a node of autograd's graph; the type differs between versions of LibTorch.
 using GraphNode = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-/// A new one.
+/// Makes a new node.
 template <typename Node>
 auto make_graph_node()
 {

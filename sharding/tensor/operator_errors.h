@@ -5,8 +5,9 @@ namespace meshard {
 
 class MissingShardRule;
 
-/// Called with each MissingShardRule that leaves an operator, to throw an error of another type in its place: between an operator and Python stands LibTorch,
-/// which makes RuntimeErrors of types that it does not know. For the whole process; null, as at the start, for none.
+/// Called with each MissingShardRule that leaves an operator, to throw an error of another type instead: on the way to
+/// Python, LibTorch turns errors of types that it does not know into RuntimeErrors. Applies to the process; null, the
+/// default, for none.
 using RefusalTranslation = void (*)(const MissingShardRule& error);
 void set_refusal_translation(RefusalTranslation translation);
 

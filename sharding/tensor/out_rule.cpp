@@ -17,7 +17,7 @@ bool is_written(const c10::Argument& argument)
     return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
-/// Whether `op` has the arguments of `schema` without the `out` tensors, and as many results.
+/// Returns whether `form` has the arguments of `schema` without the `out` tensors, and as many results.
 bool is_functional_form(const c10::FunctionSchema& schema, const c10::FunctionSchema& form)
 {
     std::size_t next = 0, num_out = 0;
@@ -74,7 +74,7 @@ void out_rule(RuleCall& call)
     torch::jit::Stack stack, outs;
     const auto& arguments = call.schema().arguments();
     for (std::int64_t i = 0; i < call.num_args(); ++i) (arguments[i].is_out() ? outs : stack).push_back(call.arg(i));
-    // Without an explicit type, the operator computes in that of the `out` tensor.
+    // Without an explicit type, the operator computes in the type of the `out` tensor.
     const auto dtype = form->schema().argumentIndexWithName("dtype");
     if (dtype && stack[*dtype].isNone() && outs[0].isTensor()) stack[*dtype] = outs[0].toTensor().scalar_type();
 
@@ -83,7 +83,7 @@ void out_rule(RuleCall& call)
         std::vector<at::Tensor> given, results;
         for_each_tensor(outs[k], [&](const at::Tensor& tensor) { given.push_back(tensor); });
         for_each_tensor(stack[k], [&](const at::Tensor& tensor) { results.push_back(tensor); });
-        if (given.size() != results.size()) continue;  // fewer results are requested
+        if (given.size() != results.size()) continue;  // the overload returns another number of results
         for (std::size_t i = 0; i < given.size(); ++i) write_out(call, given[i], results[i]);
     }
     if (call.schema().returns().empty()) outs.clear();

@@ -12,7 +12,7 @@
 namespace meshard {
 namespace {
 
-/// (..., blocks * n, ...) with `dim` cut in two: (blocks, n) moved to the front as (n, blocks, rest...).
+/// (..., blocks * n, ...) to (n, blocks, rest...): splits `dim` and moves it to the front.
 at::Tensor rows_first(const at::Tensor& local, std::int64_t dim, std::int64_t blocks)
 {
     auto moved = local.movedim(dim, 0);
@@ -40,7 +40,8 @@ at::Tensor gather(const at::Tensor& local, const AxisLayout& layout, const RankG
     return rows_back(group.all_gather_rows(rows, *layout.extents), dim, layout.blocks);
 }
 
-/// Shard to Shard: of another dimension, or of the same one with other extents. Every element is sent at most once.
+/// Converts a Shard to a Shard of another dimension, or of the same one with other extents. Every element is sent at
+/// most once.
 at::Tensor reshard(const at::Tensor& local, const AxisLayout& from, const AxisLayout& to, const RankGroup& group)
 {
     const auto size = group.size();
@@ -48,7 +49,8 @@ at::Tensor reshard(const at::Tensor& local, const AxisLayout& from, const AxisLa
     const auto i = from.placement.dim, j = to.placement.dim;
     std::vector<at::Tensor> pieces;
     std::vector<std::int64_t> send(size), receive(size);
-    std::vector<std::vector<std::int64_t>> shapes(size);  // of the tensor that each rank sends here, the dimension of `from` first
+    // Shape of the tensor that each rank sends here, with the dimension of `from` first.
+    std::vector<std::vector<std::int64_t>> shapes(size);
 
     if (i != j) {
         for (int r = 0; r < size; ++r) {
@@ -158,7 +160,7 @@ at::Tensor convert(const at::Tensor& tensor, const SpecPtr& target)
     for (std::size_t a = 0; a < axes.size(); ++a) {
         const auto& to = target->axes[a];
         if (axes[a] == to) continue;
-        // A copy, so that a small shard does not keep the whole alive.
+        // A view would keep the whole alive.
         local = narrow_to_shard(local, to, mesh.coordinate(a)).clone(at::MemoryFormat::Contiguous);
     }
     return wrap(local, target);
@@ -175,9 +177,10 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
 
     while (!pending.empty()) {
-        // All that share axis, reduction, type and device with the first go in one message.
+        // All tensors that share axis, reduction, type and device with the first one are reduced in one message.
         const auto& first = pending.front();
-        const auto mesh = spec_of(first)->device_mesh;  // a copy: the spec is freed when its tensor gets another one
+        // A copy: the tensor's own spec is freed when the tensor gets a new one.
+        const auto mesh = spec_of(first)->device_mesh;
         std::size_t axis = 0;
         while (!spec_of(first)->axes[axis].is_partial()) ++axis;
         const auto reduction = spec_of(first)->axes[axis].placement.reduction;
@@ -194,7 +197,8 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
         const auto& group = mesh->group(axis);
         at::Tensor buffer;
         if (group.size() > 1) {
-            buffer = at::cat(flat);  // always a copy: the pending parts stay as they are until replaced
+            // A copy even of one tensor: the pending parts stay unchanged until they are replaced.
+            buffer = at::cat(flat);
             group.all_reduce(buffer, reduction);
         }
         std::int64_t offset = 0;

@@ -50,7 +50,7 @@ ShardRule& pointwise_rule()
     return rule;
 }
 
-/// LibTorch lets cuDNN compute convolutions in single precision in TF32 unless told not to.
+/// LibTorch lets cuDNN compute convolutions in single precision in TF32 by default; this turns it off.
 [[maybe_unused]] const bool single_precision_is_whole = [] {
     at::globalContext().setAllowTF32CuDNN(false);
     return true;
@@ -60,14 +60,15 @@ thread_local RuleObserver* observer = nullptr;
 thread_local std::int64_t num_calls_by_rule = 0;
 std::atomic<RefusalTranslation> refusal_translation{nullptr};
 
-/// Writes its results to tensors given as `out`.
+/// Returns whether the operator writes its results to tensors given as `out`.
 bool takes_out(const c10::OperatorHandle& op)
 {
     const auto& arguments = op.schema().arguments();
     return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) { return argument.is_out(); });
 }
 
-/// The rules of one operator: in exact mode `exact` (may be null) is called first, and may leave the call to `rule`.
+/// The rules of one operator: in exact mode `exact` (may be null) is called first, and may return false to let `rule`
+/// handle the call.
 struct RulesNow {
     ShardRule rule;
     ExactRule exact = nullptr;
@@ -95,7 +96,7 @@ void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts,
     }
 }
 
-/// @throws MissingShardRule; `why` and `remedy` as of RuleCall::refuse
+/// @throws MissingShardRule; `why` and `remedy` as in RuleCall::refuse
 [[noreturn]] void refuse_operator(const std::string& op, c10::ArrayRef<at::Tensor> tensors, const std::string& why, const std::string& remedy)
 {
     std::string placements;
@@ -121,7 +122,7 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
     try {
         std::optional<FixedOrderGuard> in_one_order;
         if (exact_mode() && lies_on_device(call)) {
-            // The arguments as they are now: while the operator runs they are no longer on the stack.
+            // The tensors are taken now: while the operator runs they are no longer on the stack.
             in_one_order.emplace([op = call.full_name(), tensors = call.tensors()](const std::string& kernel) {
                 refuse_operator(op, tensors,
                                 "in exact mode, since LibTorch's kernel for GPUs (" + kernel + ") adds in any order, so that two runs would differ",
@@ -138,7 +139,7 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
     }
 }
 
-/// The rule that an installed operator has now: a later registration replaces it.
+/// The current rule of an installed operator; a later registration replaces it.
 using RuleSlot = std::atomic<ShardRule>;
 
 class RuleKernel : public c10::OperatorKernel {
@@ -159,7 +160,7 @@ private:
     ExactRule exact_;
 };
 
-/// For operators that are not known when the rule is installed: their schema is read at every call.
+/// Kernel of operators that are not defined yet when the rule is installed: their schema is read at every call.
 class UnknownOperatorKernel : public c10::OperatorKernel {
 public:
     explicit UnknownOperatorKernel(const RuleSlot& rule) : rule_(&rule) {}
@@ -173,8 +174,8 @@ private:
     const RuleSlot* rule_;
 };
 
-/// For a composite operator with a rule: if gradients are needed, its composition runs instead, since a rule records no gradients; the parts have rules of
-/// their own.
+/// Kernel of composite operators with a rule: if gradients are needed, the composition runs instead, since a rule
+/// records no gradients; its parts have rules of their own.
 class CompositionKernel : public c10::OperatorKernel {
 public:
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack)
@@ -256,17 +257,18 @@ private:
     }
 };
 
-/// Composite operators of aten have no rule, since their parts have; except for those in this family, whose parts would gather the whole on every rank.
+/// Returns whether a composite operator has a rule although its parts have rules: those of this family would gather the
+/// whole on every rank.
 bool is_shortcut(const std::string& registered)
 {
     return table().at(registered).family == "shortcuts";
 }
 
-/// Kernels registered with the dispatcher. Never removed; guarded by `mutex`, as is the table once rules are installed.
+/// Kernels registered with the dispatcher, never removed. `mutex` guards them, and the table once rules are installed.
 struct Installation {
     std::mutex mutex;
     bool done = false;
-    std::map<std::string, RuleSlot, std::less<>> rules;  // by full name
+    std::map<std::string, RuleSlot, std::less<>> rules;  // keyed by full name
     std::map<std::pair<std::string, c10::DispatchKey>, torch::Library> libraries;
 
     torch::Library& library(const std::string& name, c10::DispatchKey key)
@@ -282,7 +284,7 @@ struct Installation {
         return torch::CppFunction::makeFromBoxedFunctor(std::move(kernel));
     }
 
-    /// `op` is null where the operator is not defined yet.
+    /// `op` is null if the operator is not defined yet.
     void install(const std::string& name, const Registered& entry, const c10::OperatorHandle* op)
     {
         const auto [slot, is_new] = rules.try_emplace(name, entry.rule);
@@ -298,7 +300,8 @@ struct Installation {
             rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
     }
 
-    /// Sparse tensors beside sharded ones are made dense, also where LibTorch has one kernel for all devices, which comes before a fallback.
+    /// Makes sparse arguments dense if they come with sharded ones, also for operators with one kernel for all devices,
+    /// which takes precedence over a fallback.
     void make_sparse_dense(const c10::OperatorHandle& op)
     {
         bool for_all = false;
@@ -306,16 +309,17 @@ struct Installation {
             for_all |= op.hasKernelForDispatchKey(key);
         }
         const auto name = full_name_of(op.operator_name());
-        if (!for_all || name == "aten::_sparse_addmm") return;  // which does no more than call addmm, that has a rule
+        if (!for_all || name == "aten::_sparse_addmm") return;  // it only calls addmm, which has a rule
         for (const auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparseCsrPrivateUse2}) {
             library(name, key).impl(name.substr(name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
         }
     }
 
-    /// Every operator to which a registration of this name applies; an operator that is defined later gets its rule then.
+    /// Installs the rule for every operator of this name; operators that are defined later get it then.
     void install_registered(const std::string& registered);
 
-    /// Operators of other namespaces without a rule are gathered, as aten's are. One without a gradient throws when a gradient is needed.
+    /// Operators of other namespaces without a rule are gathered, as those of aten. One without a derivative throws if
+    /// a gradient is needed.
     void install_fallbacks()
     {
         static const RuleSlot gathered{&gathered_rule};
@@ -324,7 +328,8 @@ struct Installation {
             library("_::", key).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
         }
         library("_::", c10::DispatchKey::AutogradPrivateUse2).fallback(torch::autograd::autogradNotImplementedFallback());
-        // cuDNN keeps a buffer of recurrent networks that only it can read: cut ones run by LibTorch's cells, which have rules.
+        // cuDNN keeps a buffer of recurrent networks that only cuDNN can read: sharded networks use LibTorch's cells,
+        // which have rules.
         const std::string recurrent = "aten::cudnn_is_acceptable";
         for (const auto key : {c10::DispatchKey::PrivateUse2, c10::DispatchKey::AutogradPrivateUse2}) {
             library(recurrent, key).impl("cudnn_is_acceptable", [](const at::Tensor&) { return false; });
@@ -467,7 +472,7 @@ at::Tensor RuleCall::with_layout(const at::Tensor& tensor, std::int64_t axis, co
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, replicated());
     auto axes = spec_of(source)->axes;
     axes[axis] = layout;
-    for (std::size_t other = 0; other < axes.size(); ++other) {  // no dimension is cut twice
+    for (std::size_t other = 0; other < axes.size(); ++other) {  // one axis at most may shard a dimension
         const bool taken = layout.is_shard() && axes[other].is_shard() && axes[other].placement.dim == layout.placement.dim;
         if (taken && static_cast<std::int64_t>(other) != axis) axes[other] = {};
     }
@@ -510,7 +515,7 @@ torch::jit::Stack RuleCall::run_local()
 
 void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
 {
-    // The argument that is written to comes back as itself, not as a new tensor.
+    // The argument that is written to is returned itself instead of a new tensor.
     const auto written_part = facts_.mutated_arg >= 0 ? tensor(facts_.mutated_arg) : at::Tensor();
 
     facts_.op.callBoxed(stack_);
@@ -536,12 +541,13 @@ void RuleCall::keep_strides()
     if (contiguous && !facts_.is_view) return;
     torch::jit::Stack stack(stack_->end() - num_args_, stack_->end());
     for (auto& value : stack) {
-        if (value.isDevice()) value = at::Device(at::kMeta);  // a conversion may name one
+        if (value.isDevice()) value = at::Device(at::kMeta);  // conversions may have a device argument
         map_tensors(value, [](const at::Tensor& tensor) {
             return at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
         });
     }
-    // Some pointwise operators have a meta kernel that fails; their strides follow from the operands. A call with a memory format keeps that format.
+    // Some pointwise operators have a meta kernel that fails; their strides follow from the operands, unless the call
+    // has a memory format.
     const bool told_a_format = !facts_.takes_tensors.empty() && schema().arguments().back().name() == "memory_format";
     const auto is_pointwise = [&] { return facts_.op.hasTag(at::Tag::pointwise) || find_rule(facts_.op).rule == pointwise_rule(); };
     if (!told_a_format && !facts_.is_view && is_pointwise()) {

@@ -14,24 +14,26 @@
 
 namespace meshard {
 
-/// An operator met sharded tensors in placements for which no exact rule exists. The message names operator, placements and what to do.
+/// Thrown if an operator has sharded arguments in placements for which no exact rule exists. The message names the
+/// operator, the placements and a remedy.
 class MissingShardRule : public Error {
 public:
     using Error::Error;
 };
 
-/// Facts from an operator's schema, read once when its rule is installed.
+/// Properties of an operator, read from its schema once when its rule is installed.
 struct OperatorFacts {
     explicit OperatorFacts(const c10::OperatorHandle& op);
 
     c10::OperatorHandle op;
-    std::vector<bool> takes_tensors;  ///< of each argument: whether it is a tensor or a list of tensors, optional or not
+    /// For each argument: whether it is a tensor or a list of tensors, optional or not.
+    std::vector<bool> takes_tensors;
     std::int64_t num_returns = 0;
     std::int64_t mutated_arg = -1;           ///< the first argument that is written to, or -1
     std::vector<std::int64_t> written_args;  ///< all arguments that are written to
     bool is_random = false;
-    bool changes_view = false;  ///< `transpose_` and alike: change shape and strides in place, not values
-    bool has_meta = false;      ///< runs on meta tensors (no memory)
+    bool changes_view = false;  ///< for `transpose_` and the like, which change shape and strides in place, not values
+    bool has_meta = false;      ///< the operator runs on meta tensors, which have no memory
     bool is_view = false;       ///< the result shares memory with the first argument
 };
 
@@ -53,7 +55,7 @@ public:
     at::Tensor tensor(std::int64_t i) const;  ///< undefined for None
     std::vector<at::Tensor> tensor_list(std::int64_t i) const;
 
-    /// Every tensor argument, lists flattened.
+    /// All tensor arguments, including those in lists.
     std::vector<at::Tensor> tensors() const;
 
     /// The argument that is written to, as the caller passed it; undefined if there is none.
@@ -69,44 +71,46 @@ public:
     std::int64_t num_axes() const { return mesh_->num_axes(); }
     std::int64_t coordinate(std::int64_t axis) const { return mesh_->coordinate(axis); }
 
-    /// Layout of a tensor on an axis; a plain one is Replicate.
+    /// Layout of a tensor on an axis; Replicate for a plain tensor.
     const AxisLayout& layout(const at::Tensor& tensor, std::int64_t axis) const;
 
-    /// Reduces the Partial axes of these tensors: one message for all of the same type and axes.
+    /// Reduces the Partial axes of these tensors, with one message for all of the same type and axes.
     void reduce(c10::ArrayRef<at::Tensor> tensors) const { reduce_partials_of(tensors); }
 
-    /// The tensor in another layout on one axis; if another axis already cuts the same dimension, that axis becomes Replicate.
+    /// Converts the tensor to another layout on one axis; if another axis already shards the same dimension, that axis
+    /// becomes Replicate.
     at::Tensor with_layout(const at::Tensor& tensor, std::int64_t axis, const AxisLayout& layout) const;
 
-    /// Replaces an argument by this rank's part.
+    /// Replaces an argument by its local part.
     void set_local(std::int64_t i, const at::Tensor& local);
 
-    /// Replaces all tensor arguments by this rank's parts, in their present layouts.
+    /// Replaces all tensor arguments by their local parts, in their present layouts.
     void make_local();
 
-    /// The operator draws random numbers, and `draws_alike` has not been called.
+    /// Returns whether the operator draws random numbers that may differ between ranks.
     bool is_random() const { return facts_.is_random && !draws_alike_; }
 
-    /// The rule has given the operator a generator that draws the same on every rank.
+    /// Called by a rule that has given the operator a generator which draws the same numbers on every rank.
     void draws_alike() { draws_alike_ = true; }
 
-    /// The results get the strides that the plain operator would give them (they decide which `view` calls are allowed): for rules whose results
-    /// have the memory order of the operands. Call it before the arguments are replaced. Cheap if all are contiguous and the operator is no view.
-    /// Without effect for the few operators that do not run on meta tensors.
+    /// Gives the results the strides that the plain operator would give them (they decide which `view` calls are
+    /// allowed): for rules whose results have the memory order of the operands. Call it before the arguments are
+    /// replaced. Cheap if all are contiguous and the operator is no view. Has no effect for the few operators that do
+    /// not run on meta tensors.
     void keep_strides();
 
-    /// Strides of the k-th result tensor; empty, that is contiguous, without `keep_strides`.
+    /// Strides of the k-th result tensor; empty (contiguous) without `keep_strides`.
     c10::IntArrayRef strides(std::size_t k) const { return k < shown_.size() ? shown_[k].strides() : c10::IntArrayRef(); }
 
-    /// The result shares memory with the first argument.
+    /// Returns whether the result shares memory with the first argument.
     bool is_view() const { return facts_.is_view; }
 
-    /// Called by `gathered_rule` if it had something to gather; reported to the observer.
+    /// Called by `gathered_rule` if it has gathered a tensor; reported to the observer.
     void note_gathering() { has_gathered_ = true; }
     bool has_gathered() const { return has_gathered_; }
 
-    /// Runs the operator on the arguments as they are now and wraps every tensor result with its spec (one for each result; the last one
-    /// is used for further results). A result that is an argument written to is returned as that argument.
+    /// Runs the operator on the present arguments and wraps every tensor result with its spec: one for each result; the
+    /// last one is used for further results. A result that is an argument written to is returned as that argument.
     void run(c10::ArrayRef<SpecPtr> specs);
 
     /// Runs the operator and returns its plain results; removes them from the stack.
@@ -136,7 +140,7 @@ private:
     std::int64_t num_args_;
     bool draws_alike_ = false;
     bool has_gathered_ = false;
-    std::vector<at::Tensor> shown_;  // the plain operator's results, without memory
+    std::vector<at::Tensor> shown_;  // results of the plain operator on meta tensors
     at::Tensor written_;             // the argument that is written to, as the caller passed it
     c10::SmallVector<at::Tensor, 2> all_written_;
     std::shared_ptr<const DeviceMesh> mesh_;
@@ -144,52 +148,55 @@ private:
 
 using ShardRule = void (*)(RuleCall&);
 
-/// Registers a rule for an operator: `aten::mm` (all overloads but those that write to a given `out`) or `aten::sum.dim_IntList` (one); of any
-/// namespace. Static objects of this type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces
-/// an earlier one of the same name. For a composite operator the rule is used only in calls that need no gradients.
+/// Registers a rule for an operator of any namespace: `aten::mm` (all overloads except those that write to a given
+/// `out`) or `aten::sum.dim_IntList` (one). Static objects of this type in the files of `ops` fill the table before
+/// main. A later registration of the same name replaces an earlier one at once. For a composite operator the rule is
+/// used only in calls that need no gradients.
 struct RuleRegistration {
     RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule);
 };
 
-/// Registers the rule of every operator that is tagged pointwise and has no rule of its own.
+/// Registers the rule of every operator that is tagged pointwise and has no other rule.
 struct PointwiseRegistration {
     explicit PointwiseRegistration(ShardRule rule);
 };
 
 /// The table's entry for one operator.
 struct RuleEntry {
-    std::string op;      ///< `aten::sum.dim_IntList`
-    std::string family;  ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`, `composite` if LibTorch composes it of others
+    std::string op;  ///< `aten::sum.dim_IntList`
+    /// `pointwise`, `views`, ...; `gathered` if `gathered_rule` is its only rule, `composite` if LibTorch composes it
+    /// of others.
+    std::string family;
 };
 
 /// Every aten operator, sorted by name.
 std::vector<RuleEntry> list_rules();
 
-/// Puts the table's kernels into LibTorch's dispatcher, for aten and for every operator that has a rule. Called when the first sharded tensor
-/// is made.
+/// Registers the table's kernels with LibTorch's dispatcher, for aten and for every operator that has a rule. Called
+/// when the first sharded tensor is made.
 void install_rules();
 
-/// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers the cut arguments and computes the whole; the
-/// results are Replicate. An argument that is written to keeps its layout; a plain one gets the whole value. Other rules call it for layouts
-/// that they do not support.
+/// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers the sharded arguments
+/// and computes the whole; the results are Replicate. An argument that is written to keeps its layout; a plain one gets
+/// the whole value. Other rules call this one for layouts that they do not support.
 void gathered_rule(RuleCall& call);
 
 /// Rule of operators that write their results to tensors given as `out`: calls the overload that returns new tensors, then copies them. A sharded
 /// `out` keeps its layout; a plain one gets the whole value and, as in LibTorch, is resized if its shape does not fit.
 void out_rule(RuleCall& call);
 
-/// One call of an operator, as the table handled it.
+/// One call of an operator, as the rule table handled it.
 struct RuleEvent {
     std::string op;  ///< `aten::sum.dim_IntList`
     std::string family;
-    std::string inputs;   ///< layouts of the tensor arguments, as `Shard(0) of 3+4 on domain; plain`
-    std::string outputs;  ///< of the tensor results
+    std::string inputs;   ///< layouts of the tensor arguments, such as `Shard(0) of 3+4 on domain; plain`
+    std::string outputs;  ///< layouts of the tensor results
     std::int64_t num_messages = 0;
     std::int64_t num_bytes = 0;
-    bool gathered = false;  ///< by `gathered_rule`, with something to gather
+    bool gathered = false;  ///< whether `gathered_rule` has gathered a tensor
 };
 
-/// Interface: called for every operator that goes through the table, and for refusals.
+/// Interface that is called for every operator that goes through the table, and for refusals.
 class RuleObserver {
 public:
     virtual ~RuleObserver() = default;
@@ -197,11 +204,11 @@ public:
     virtual void refused(const std::string& op, const std::string& message) = 0;
 };
 
-/// For this thread; null for none.
+/// Sets the observer of this thread; null for none.
 void set_rule_observer(RuleObserver* observer);
 
-/// What happens if an operator has no better rule than to gather: it gathers without a warning, with one warning for each operator (the default), or is
-/// refused. For this thread.
+/// What happens if an operator has no better rule than to gather: it gathers silently, with one warning for each
+/// operator (the default), or is refused. Set for each thread.
 enum class GatherPolicy : std::uint8_t { Silent, Warn, Refuse };
 void set_gather_policy(GatherPolicy policy);
 GatherPolicy gather_policy();

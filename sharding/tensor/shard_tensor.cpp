@@ -16,11 +16,11 @@
 namespace meshard {
 namespace {
 
-/// State of tensors that share memory, a base and its views. The same on every rank.
+/// State that a base tensor and its views, which share memory, have in common. Equal on every rank.
 struct SharedMemory : c10::intrusive_ptr_target {
     std::uint32_t num_writes = 0;
-    bool is_shared = false;        // there are views, or have been: ranks may free views at different times
-    bool has_plain_views = false;  // the caller has got the local part, or a view of it
+    bool is_shared = false;        // views exist or have existed: ranks may free views at different times
+    bool has_plain_views = false;  // the caller has the local part, or a view of it
 };
 
 struct MovedCopy;
@@ -29,27 +29,27 @@ struct MovedCopy;
 struct ShardValue : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
-    c10::intrusive_ptr<SharedMemory> memory;  // null while no other tensor shares it
+    c10::intrusive_ptr<SharedMemory> memory;  // null while no other tensor shares the memory
 
-    /// For a view of rows that one rank owns (`mark_row_copy`).
+    /// Mark of a view of rows that one rank owns (`mark_row_copy`).
     struct RowCopy {
         std::int64_t axis;
         int owner;
-        std::uint32_t num_writes;  // of the memory, when the rows were fetched last
+        std::uint32_t num_writes;  // value of `num_writes` of the memory when the rows were last fetched
     };
     std::vector<RowCopy> rows;
-    c10::intrusive_ptr<MovedCopy> moved;  // the copy that this is, or is a view of
-    bool is_fresh = false;                // the result of an operator, which shares no memory on any rank
+    c10::intrusive_ptr<MovedCopy> moved;  // the copy that this tensor is, or is a view of
+    bool is_fresh = false;                // the tensor is the result of an operator and shares no memory on any rank
 
     bool shares_memory() const { return memory && (memory->has_plain_views || memory->is_shared); }
 };
 
-/// A copy in another layout of a tensor whose memory other tensors share (`move_copy`).
+/// A copy, in another layout, of a tensor whose memory other tensors share (`move_copy`).
 struct MovedCopy : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
     c10::intrusive_ptr<ShardValue> original;
-    std::uint32_t num_writes = 0;  // of the original, when the copy was updated last
+    std::uint32_t num_writes = 0;  // value of the original's `num_writes` when the copy was last updated
 };
 
 /// Storage of a sharded tensor, which has no memory of the whole: reading its data throws.
@@ -64,8 +64,8 @@ const c10::Storage& no_memory()
     return storage;
 }
 
-/// Result of `storage()`: an empty storage on the meta device, so that LibTorch's queries about a storage (is it shared between processes?) work without
-/// reading it; code that needs its bytes, such as `torch::save`, gets an error.
+/// Result of `storage()`: an empty storage on the meta device, so that LibTorch can query it (is it shared between
+/// processes?) without reading it; code that needs its bytes, such as `torch::save`, gets an error.
 const c10::Storage& no_storage()
 {
     static const c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
@@ -73,7 +73,7 @@ const c10::Storage& no_storage()
     return storage;
 }
 
-/// Autocast decides by a tensor's dispatch keys whether to convert it.
+/// The autocast keys are included, since autocast decides by a tensor's dispatch keys whether to convert it.
 c10::DispatchKeySet keys_for(const c10::Device& device)
 {
     return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) |
@@ -99,10 +99,11 @@ public:
 
     const char* tensorimpl_type_name() const override { return "ShardTensor"; }
 
-    /// Autograd adds gradients in place if the use count of their storage shows that no other tensor holds it. During backward, if this tensor alone holds its
-    /// local part, this is the part's own storage, otherwise one with a higher use count. Whether others hold a gradient may differ between ranks (a hook on
-    /// one of them); therefore only if both ways of adding send the same messages and give the same layout: if every axis is a Shard, since such a gradient
-    /// keeps its layout in any sum.
+    /// Autograd adds gradients in place if the use count of their storage shows that no other tensor holds it. During
+    /// backward, this returns the local part's own storage if this tensor alone holds the part, otherwise one with a
+    /// higher use count. Whether others hold a gradient may differ between ranks (a hook on one of them). Therefore
+    /// the part's own storage is returned only if every axis is a Shard: then both ways of adding send the same
+    /// messages, and a sum keeps this layout.
     const c10::Storage& storage() const override
     {
         const auto& axes = value_->spec->axes;
@@ -154,8 +155,8 @@ private:
         return impl;
     }
 
-    /// Sets the shape of the whole. Strides are the caller's or those of a contiguous tensor, never those of the local part: autograd's decisions by strides
-    /// must be the same on every rank.
+    /// Sets the shape of the whole. Strides are the caller's or those of a contiguous tensor, never those of the local
+    /// part: autograd's decisions by strides must be the same on every rank.
     void show_shape(const at::Tensor& local, const ShardSpec& spec, c10::IntArrayRef strides)
     {
         const auto local_sizes = local.sizes();
@@ -177,7 +178,7 @@ ShardTensorImpl* impl_of(const at::Tensor& tensor)
     return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl());
 }
 
-/// The state that all tensors sharing this tensor's memory have in common.
+/// The state shared by all tensors that share this tensor's memory.
 const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
 {
     auto& memory = impl_of(tensor)->value().memory;
@@ -185,7 +186,7 @@ const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
     return memory;
 }
 
-/// A MovedCopy whose original is the tensor's present value.
+/// Makes a MovedCopy whose original is the tensor's present value.
 c10::intrusive_ptr<MovedCopy> moved_copy(const at::Tensor& tensor, const at::Tensor& local, const SpecPtr& spec)
 {
     const auto& value = impl_of(tensor)->value();
@@ -202,7 +203,7 @@ c10::intrusive_ptr<MovedCopy> moved_copy(const at::Tensor& tensor, const at::Ten
     return moved;
 }
 
-/// Updates a copy after writes to its original. Collective if there were any.
+/// Updates a copy if its original has been written to. Collective if it has.
 void refresh(ShardValue& value)
 {
     const auto now = value.memory->num_writes;
@@ -223,7 +224,8 @@ void refresh(ShardValue& value)
     }
 }
 
-/// The layout in which a gradient of a tensor of that layout is complete: a pending sum's gradient is the same on every rank.
+/// The layout of the complete gradient of a tensor with layout `spec`: the gradient of a pending sum is equal on every
+/// rank.
 SpecPtr gradient_spec(const SpecPtr& spec)
 {
     if (!spec->has_partial()) return spec;
@@ -273,8 +275,9 @@ const SpecPtr& spec_of(const at::Tensor& tensor)
 at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
 {
     install_rules();
-    // Autograd must replay views after writes in place: a sharded tensor has no memory from which it could take a view by strides. It looks at this flag when
-    // it has got a view from here. Views that are made without gradients are never replayed, and notes for that would take as long as the view.
+    // Autograd must replay views after in-place writes: a sharded tensor has no memory of which it could take a strided
+    // view. It reads this flag after it has got a view from here. Views that are made without gradients are never
+    // replayed, and recording their replay would take as long as the view.
     auto& state = c10::AutogradState::get_tls_state();
     state.set_view_replay_enabled(state.get_grad_mode());
     return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
@@ -375,7 +378,7 @@ void note_write(const at::Tensor& tensor)
 
 void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tensor& value)
 {
-    bool counts = true;  // of a pending sum, the first rank's part is the value, the others' are zero
+    bool counts = true;  // in a pending sum, the first rank's part is the value, the others' are zero
     for (std::size_t a = 0; a < spec.axes.size(); ++a) {
         if (spec.axes[a].placement == Partial() && spec.device_mesh->coordinate(static_cast<std::int64_t>(a)) > 0) counts = false;
     }
@@ -437,7 +440,7 @@ at::Tensor to_local(const at::Tensor& tensor)
     refresh_copy(tensor);
     const auto spec = gradient_spec(spec_of(tensor));
     memory_of(tensor)->has_plain_views = true;
-    // A new alias: the caller may attach autograd history to it.
+    // A new alias, since the caller may attach autograd history to it.
     return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward", [spec](const at::Tensor& gradient) {
         if (is_sharded(gradient)) return gradient;
         return gradient.requires_grad() ? from_local(gradient, spec) : wrap(gradient, spec);

@@ -12,58 +12,62 @@
 
 namespace meshard {
 
-/// A sharded tensor is an `at::Tensor` that shows the shape of the whole and its real device, and holds this rank's part and a
-/// ShardSpec. It lives below autograd (dispatch key PrivateUse2): every aten operator on it ends in the rule table (rule_table.h).
-/// Plain tensors that are combined with sharded ones are taken as Replicate.
+/// A sharded tensor is an `at::Tensor` that reports the shape of the whole and its real device, and holds this rank's
+/// part and a ShardSpec. It is implemented below autograd (dispatch key PrivateUse2): every aten operator on it calls
+/// the rule table (rule_table.h). Plain tensors that are combined with sharded ones are taken as Replicate.
 
 bool is_sharded(const at::Tensor& tensor);
 
 /// Layout of a sharded tensor. @throws InvalidInput for a plain tensor.
 const SpecPtr& spec_of(const at::Tensor& tensor);
 
-/// This rank's part of the whole, as a sharded tensor. Differentiable.
+/// Makes a sharded tensor of this rank's part. Differentiable.
 ///
 /// In the first form ranks exchange their extents (collective); in the second `spec` has them, without communication.
-/// @throws InvalidInput if ranks disagree in the dimensions that are not cut.
+/// @throws InvalidInput if ranks disagree in the dimensions that are not sharded.
 at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh, c10::ArrayRef<Placement> placements);
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
-/// This rank's part, as a plain tensor; of a Partial, this rank's summand. Differentiable: its gradient is taken as this rank's part with the same
-/// placements, that of a Partial as Replicate. A plain parameter that is combined with the result gets this rank's gradient only; in a module under `replicate`
-/// such results must go back through `from_local` (replicate.h).
+/// This rank's part as a plain tensor; for a Partial, this rank's summand. Differentiable: its gradient is taken as
+/// this rank's part with the same placements, for a Partial as Replicate. A plain parameter that is combined with the
+/// result gets this rank's gradient only; in a module under `replicate` such results must return through `from_local`
+/// (replicate.h).
 at::Tensor to_local(const at::Tensor& tensor);
 
-/// The whole, as a plain tensor on every rank. Collective. Differentiable: its gradient is taken as Replicate, that is,
+/// The whole as a plain tensor on every rank. Collective. Differentiable: its gradient is taken as Replicate, as if
 /// each rank has computed the same loss from the whole.
 at::Tensor full_tensor(const at::Tensor& tensor);
 
-/// The same value with other placements; collective. Differentiable. For uneven targets pass a spec.
+/// Converts a tensor to other placements. Collective; differentiable. For uneven targets pass a spec.
 at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> placements);
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& spec);
 
-/// What happens when a plain tensor is combined with a sharded one. For this thread.
+/// What happens when a plain tensor is combined with a sharded one. Set for each thread.
 enum class PlainTensorPolicy : std::uint8_t { Silent, Warn, Refuse };
 void set_plain_tensor_policy(PlainTensorPolicy policy);
 PlainTensorPolicy plain_tensor_policy();
 
 // --- for rules, below autograd ---------------------------------------------------------------------------------------
 
-/// Makes a sharded tensor, without autograd and without communication. `strides` are those that the whole reports (it has no storage; they give
-/// the order of its dimensions, and must be the same on every rank); contiguous if empty.
+/// Makes a sharded tensor, without autograd and without communication. `strides` are those that the whole reports (it
+/// has no storage; they give the order of its dimensions, and must be equal on every rank); contiguous if empty.
 at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides = {});
 
-/// This rank's part without autograd; of a plain tensor, the tensor itself.
+/// This rank's part without autograd; a plain tensor is returned itself.
 const at::Tensor& local_of(const at::Tensor& tensor);
 
-/// Replaces value, shape and layout of `tensor` by those of `other`, for operators that reshape in place. Tensors that shared its value keep the old one.
+/// Replaces value, shape and layout of `tensor` by those of `other`, for operators that reshape in place. Tensors that
+/// shared its value keep the old one.
 void become(const at::Tensor& tensor, const at::Tensor& other);
 
-/// Replaces the local part of a sharded tensor (and of all tensors that share its value: detached and saved copies) by the same value in another
-/// layout. If other tensors share its memory (its views, or its base), the new value is a copy that is kept up to date: a write to the copy, or to a view of
-/// it, is also written to them (`note_write`); after a write to one of them the copy is updated when it is next used (`refresh_copy`).
+/// Replaces the local part of a sharded tensor (and of its detached and saved copies, which share its value) by the
+/// same value in another layout. If other tensors share its memory (its views, or its base), the new value is a copy
+/// that is kept up to date: a write to the copy, or to a view of it, is also written to them (`note_write`); after a
+/// write to one of them the copy is updated when it is next used (`refresh_copy`).
 void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
 
-/// Marks these views of `base` as views of a copy of it in another layout, which is kept up to date in the same way. The base keeps its layout.
+/// Marks these views of `base` as views of a copy of it in another layout, which is kept up to date as in `move_copy`.
+/// The base keeps its layout.
 void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local, const SpecPtr& spec);
 
 /// Marks a tensor whose local part shares memory with no other tensor, on any rank.
@@ -72,27 +76,29 @@ void mark_fresh(const at::Tensor& tensor);
 /// Marks these views as sharing memory with `base`.
 void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views);
 
-/// Whether other tensors share the tensor's memory or have done so: true also when they are gone, because ranks may free them at different times. The
-/// same on every rank, except for parts that `to_local` returned on some ranks only; these cause no messages.
+/// Returns whether other tensors share the tensor's memory or have done so: true also when they are gone, because ranks
+/// may free them at different times. Equal on every rank, except for parts that `to_local` returned on some ranks only;
+/// these cause no messages.
 bool shares_memory(const at::Tensor& tensor);
 
-/// Marks a tensor, Replicate on `axis`, as a view of rows of `base` that rank `owner` holds: on that rank its local part shares their memory, on the others
-/// it is a copy. A write to the view writes to the base; after a write to the base the copies are updated when the view is next used.
+/// Marks a tensor, Replicate on `axis`, as a view of rows of `base` that rank `owner` holds: on that rank its local
+/// part shares their memory, on the others it is a copy. A write to the view is also written to the base; after a write
+/// to the base the copies are updated when the view is next used.
 void mark_row_copy(const at::Tensor& view, const at::Tensor& base, std::int64_t axis, int owner);
 
-/// Whether a tensor was marked by `mark_row_copy` or `mark_moved_copy`, or is a copy made by `move_copy`.
+/// Returns whether a tensor was marked by `mark_row_copy` or `mark_moved_copy`, or is a copy made by `move_copy`.
 bool is_copy(const at::Tensor& tensor);
 
-/// Marks views of such a tensor in the same way.
+/// Marks `views` of the copy `from` as views of a copy.
 void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views);
 
 /// Updates a copy if its original has been written to. Collective if it has.
 void refresh_copy(const at::Tensor& tensor);
 
-/// Called after a write to a tensor: if it is a copy, writes the new value to the original. Collective if it is a copy.
+/// To be called after a write to a tensor: if it is a copy, writes the new value to the original. Collective if it is.
 void note_write(const at::Tensor& tensor);
 
-/// Writes a complete value into a tensor that may be Partial: of a sum the first rank gets the value, the others zero.
+/// Writes a complete value into a tensor that may be Partial: for a sum the first rank gets the value, the others zero.
 void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tensor& value);
 
 }  // namespace meshard

@@ -49,7 +49,7 @@ struct FunctionBackward : CrossingNode {
     std::string name() const override { return label; }
 };
 
-/// Shape and type of an output, for zeros where it gets no gradient.
+/// Shape and type of an output, for zeros if it gets no gradient.
 struct Like {
     std::vector<std::int64_t> shape;
     at::TensorOptions options;

@@ -14,21 +14,24 @@ struct Node;
 
 namespace meshard {
 
-/// Records a step from `input` to `output` whose gradient is `backward(gradient of output)`; returns `output` with this history. Without gradient
-/// recording, or if `input` requires no gradient, returns `output` as it is. With `input` undefined the step is recorded if `record` is true: for a rank that
-/// only takes part in the communication of backward. `label` names the step in messages.
+/// Records a step from `input` to `output` whose gradient is `backward(gradient of output)`; returns `output` with this
+/// history. Returns `output` unchanged if gradients are not recorded or `input` requires none. With `input` undefined
+/// the step is recorded if `record` is true, on a rank that only takes part in the communication of backward. `label`
+/// names the step in messages.
 at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label, std::function<at::Tensor(const at::Tensor&)> backward,
                          bool record = false);
 
-/// The same for several inputs and outputs: `backward` gets a gradient for each output, zeros where there is none, and returns one for each input.
+/// `with_backward` for several inputs and outputs: `backward` gets a gradient for each output, zeros where there is
+/// none, and returns one for each input.
 void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const char* label,
                   std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward);
 
-/// For a step from plain to sharded tensors: the names of its Shard and Partial axes, on which the plain gradients are this rank's share (GradientOrigin). For
-/// a step from sharded to plain tensors: no names, since gradients are whole again. None for any other step.
+/// For a step from plain to sharded tensors, returns the names of its Shard and Partial axes, on which the plain
+/// gradients are this rank's share (GradientOrigin); for a step from sharded to plain tensors no names, since gradients
+/// are whole again. Empty for any other step.
 std::optional<std::vector<std::string>> share_axes_given_by(const torch::autograd::Node& node);
 
-/// Whether this process has recorded steps whose plain gradients are shares.
+/// Returns whether this process has recorded steps whose plain gradients are shares.
 bool has_part_sources();
 
 }  // namespace meshard

@@ -5,12 +5,13 @@
 
 namespace meshard {
 
-/// What carries tensors of a device between ranks.
+/// The transport that carries tensors of a device between ranks.
 struct Carrier {
-    std::string name;                ///< of the transport, such as `nccl`, or of the backend by whose way tensors go
-    bool is_by_way_of_host = false;  ///< tensors are copied to host memory and back
+    /// Name of the transport, such as `nccl`; for tensors that are copied to the host, of the host's backend.
+    std::string name;
+    bool is_by_way_of_host = false;  ///< whether tensors are copied to host memory for sending, and back
 
-    /// Such as `nccl`, or `shm, by way of the host`.
+    /// For example `nccl`, or `shm, by way of the host`.
     std::string text() const { return name + (is_by_way_of_host ? ", by way of the host" : ""); }
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 using c10d::Work;
 
-/// The transports by type of device.
+/// The registered transports, by type of device.
 class Transports {
 public:
     static Transports& all()
@@ -48,7 +48,7 @@ private:
     std::map<c10::DeviceType, DeviceTransport> by_type_;
 };
 
-/// A collective on copies of tensors in host memory; `wait` copies the results back.
+/// A collective on copies of tensors in host memory; `wait` copies the results back to the device.
 class HostCopies : public Work {
 public:
     HostCopies(c10::intrusive_ptr<Work> work, std::vector<at::Tensor> here, std::vector<at::Tensor> results)
@@ -105,7 +105,7 @@ public:
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override { return host_->barrier(options); }
 
-    /// Of tensors of devices, whose transports have connected; the host's are not coalesced.
+    /// Only transports of devices that have connected can coalesce; the host's backend cannot.
     bool supportsCoalescing() const override
     {
         return std::any_of(carriers_.begin(), carriers_.end(), [](const auto& carrier) { return coalesces(carrier.second); });
@@ -118,7 +118,7 @@ public:
         }
     }
 
-    /// Null if there was nothing between.
+    /// Returns null if no operation has been coalesced.
     c10::intrusive_ptr<Work> endCoalescing() override
     {
         c10::intrusive_ptr<Work> last;
@@ -137,14 +137,14 @@ public:
         host_->abort();
     }
 
-    /// A transport that has connected already.
+    /// Adds a transport that has connected already.
     void take(c10::DeviceType type, c10::intrusive_ptr<c10d::Backend> backend)
     {
         const auto name = backend->getBackendName();
         carriers_[type] = {name, std::move(backend)};
     }
 
-    /// Null where tensors of the device go by way of the host.
+    /// Returns null if tensors of the device are copied to the host.
     c10d::Backend* own_backend(const at::Device& device) { return connected(device).backend.get(); }
 
     Carrier carrier(const at::Device& device)
@@ -160,12 +160,12 @@ protected:
 private:
     struct Connected {
         std::string name;
-        c10::intrusive_ptr<c10d::Backend> backend;  // null: by way of the host
+        c10::intrusive_ptr<c10d::Backend> backend;  // null: tensors are copied to the host
     };
 
     static bool coalesces(const Connected& one) { return one.backend && one.backend->supportsCoalescing(); }
 
-    /// Null for tensors of a device that go by way of the host.
+    /// Returns the backend for `tensor`; null if it must be copied to the host.
     c10d::Backend* serving(const at::Tensor& tensor) { return tensor.is_cpu() ? host_.get() : connected(tensor.device()).backend.get(); }
 
     const Connected& connected(const at::Device& device)
@@ -189,13 +189,14 @@ private:
         return c10::make_intrusive<HostCopies>(std::move(work), std::move(here), std::move(results));
     }
 
-    /// Collective: every rank of the group comes here with its first tensor of a type of device.
+    /// Collective: every rank of the group calls it with its first tensor of a type of device.
     Connected connect(const at::Device& device)
     {
         if (!store_) return {};
         const auto transports = Transports::all().get();
         const auto transport = transports.find(device.type());
-        // An empty card: this rank can use no transport, so that none does.
+        // Ranks compare the texts `card` of their devices. An empty text means that this rank can use no transport:
+        // then no rank does.
         const bool can_use = transport != transports.end() && transport->second.why_not().empty();
         const auto card = can_use ? transport->second.name + " " + transport->second.identity(device) : std::string();
         const auto type = std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
@@ -222,10 +223,10 @@ private:
     c10::intrusive_ptr<c10d::Store> store_;  // null: no device has a transport of its own
     std::chrono::milliseconds limit_;
     std::string required_;
-    std::map<c10::DeviceType, Connected> carriers_;  // of types that have been asked for
+    std::map<c10::DeviceType, Connected> carriers_;  // for the types of devices that have been used
 };
 
-/// Where the host gathers rows while it sends them, which are CPU tensors'.
+/// Used if the host's backend gathers rows of CPU tensors while it sends them.
 class HostRowsAndDevices : public HostAndDevices, public RowExchange {
 public:
     HostRowsAndDevices(c10::intrusive_ptr<c10d::Backend> host, RowExchange& rows, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds limit,
@@ -246,7 +247,7 @@ public:
     }
 
 private:
-    RowExchange& rows_;  // the host's
+    RowExchange& rows_;  // the host's backend
 };
 
 c10::intrusive_ptr<c10d::Backend> wrapped(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds limit,

@@ -13,50 +13,60 @@
 
 namespace meshard {
 
-/// What carries tensors of one type of device between ranks: NCCL for GPUs of CUDA.
+/// A transport for tensors of one type of device, such as NCCL for CUDA.
 struct DeviceTransport {
-    std::string name;                                        ///< such as "nccl"
-    std::function<std::string()> why_not;                    ///< empty if this process can use it, else the reason, as the end of a sentence
-    std::function<std::string(const at::Device&)> identity;  ///< the physical device, the same text in every process that sees it
+    std::string name;  ///< such as "nccl"
+    /// Returns an empty text if this process can use the transport, otherwise the reason as the end of a sentence.
+    std::function<std::string()> why_not;
+    /// Returns the physical device, as the same text in every process that uses it.
+    std::function<std::string(const at::Device&)> identity;
     std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds limit)> connect;
-    /// Whether what this thread gives the device is recorded, to run later; null: it never is, or whoever records sees to it himself.
+    /// Returns whether work that this thread queues on the device is being recorded for later replays. Null if it never
+    /// is, or if the code that records checks this itself.
     std::function<bool()> is_recording = nullptr;
 };
 
-/// Call before ranks connect. A later registration for the same type replaces the earlier. NCCL is there for CUDA from the beginning.
+/// Call it before ranks connect. A later registration for the same type replaces an earlier one. NCCL is registered for
+/// CUDA from the start.
 void register_device_transport(c10::DeviceType type, DeviceTransport transport);
 
-/// Empty if tensors of that type can go over a transport of their own in this process, else the reason why not, as the end of a sentence.
+/// Returns an empty text if tensors of that type of device can use a transport of their own in this process, otherwise
+/// the reason as the end of a sentence.
 std::string why_no_transport(c10::DeviceType type);
 
-/// The physical device, the same text in every process that sees it: as its type's transport says, else the host's name and its own.
+/// The physical device, as the same text in every process that uses it: what the type's transport returns, otherwise
+/// the name of the host and that of the device.
 std::string identity_of(const at::Device& device);
 
-/// A group that sends CPU tensors by `host`, and each other tensor by the transport of its type of device. A transport connects at the first tensor of its
-/// type, with the device that is current then; all ranks come with such a tensor together. Tensors go by way of the host, which copies them there and back,
-/// where two ranks share a device, or a rank can use no transport for it. It is a RowExchange where `host` is one.
+/// Makes a group that sends CPU tensors by `host`, and each other tensor by the transport of its type of device. A
+/// transport connects at the first tensor of its type, with the current device; all ranks must send such a tensor
+/// together. Tensors are copied to the host and sent from there if two ranks share a device, or if a rank can use no
+/// transport for it. The group is a RowExchange if `host` is one.
 ///
-/// `store` is the group's own. Returns `host` itself if this process can use no transport.
-/// @param required   name of the transport that must be there, such as "nccl"; empty: none
-/// @throws CommunicationError if the required one is not; at its first tensor, if ranks share a device
+/// @param store      the group's own store
+/// @param required   name of a transport that must be available, such as "nccl"; empty: none
+/// @return `host` itself if this process can use no transport
+/// @throws CommunicationError if the required transport is not available; at its first tensor, if ranks share a device
 c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
                                                          std::chrono::milliseconds time_limit, const std::string& required);
 
-/// The same with a transport that has connected already, for the tensors of one type of device.
+/// `with_device_transports` with a transport that has connected already, for tensors of one type of device.
 c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::Backend> host, c10::DeviceType type, c10::intrusive_ptr<c10d::Backend> device);
 
-/// The transport of its own by which a group of these sends tensors of a device, null if they go by way of the host. Collective over the group, as
-/// `carrier_of`.
+/// The transport by which such a group sends tensors of a device; null if they are copied to the host. Collective over
+/// the group, as `carrier_of`.
 c10d::Backend* device_backend_of(c10d::Backend& group, const at::Device& device);
 
-/// @throws InvalidInput if what this thread gives a device is recorded, where its tensors go by way of the host
+/// @throws InvalidInput if work that this thread queues on a device is being recorded, and its tensors are copied to
+/// the host
 void require_not_recording(const at::Device& device);
 
-/// A group that sends all tensors by `host`, those of devices through copies in host memory. It is a RowExchange where `host` is one.
+/// Makes a group that copies all tensors of devices to host memory and sends them by `host`. It is a RowExchange if
+/// `host` is one.
 c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backend> host);
 
-/// What carries tensors of a device in a group. Collective over the group: connects what is not connected yet.
-/// @throws CommunicationError as the first tensor would
+/// The transport that carries tensors of a device in a group. Collective over the group: connects it if necessary.
+/// @throws CommunicationError as the first tensor of the device would
 Carrier carrier_of(c10d::Backend& group, const at::Device& device);
 
 }  // namespace meshard

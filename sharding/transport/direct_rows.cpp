@@ -15,7 +15,8 @@ namespace {
 
 using Kind = MessageHeader::Kind;
 
-constexpr std::int64_t kPiece = std::int64_t{4} << 20;  // written per call of write(), so that reading goes on in between
+// Bytes written in one call of write(), so that reading continues in between.
+constexpr std::int64_t kPiece = std::int64_t{4} << 20;
 
 bool is_direct(std::int64_t bytes)
 {
@@ -27,7 +28,8 @@ char* bytes_of(const at::Tensor& tensor)
     return static_cast<char*>(tensor.data_ptr());
 }
 
-/// Bytes that a rank sends through its ring to ranks `begin` to `end - 1`, where it sends `sizes[r]` bytes to rank r: the large blocks are written directly.
+/// Bytes that a rank sends through its ring to ranks `begin` to `end - 1`, if it sends `sizes[r]` bytes to rank r:
+/// large blocks are written directly and do not count.
 std::int64_t through_ring(const std::vector<std::int64_t>& sizes, std::size_t begin, std::size_t end)
 {
     std::int64_t sum = 0;
@@ -66,9 +68,10 @@ DirectRows::DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStr
         target_ = peers_.memory->empty(received_.sizes(), received_.options());
         if (!target_.defined()) throw std::runtime_error("no memory for " + std::to_string(receive) + " bytes of other ranks' rows");
     }
-    auto numbers = send_bytes;  // followed by one target offset for each rank, then by the number of bytes expected from each rank
+    auto numbers = send_bytes;  // then one target offset for each rank, and the number of bytes expected from each rank
     numbers[me] = 0;
-    std::vector<std::array<std::int64_t, 2>> parts;  // of the message in the ring: offset of each part in the message and in the stream
+    // Offset of each part of the ring's message in that message and in the stream.
+    std::vector<std::array<std::int64_t, 2>> parts;
     for (int r = 0; r < size; ++r) {
         if (numbers[r] > 0 && !is_direct(numbers[r])) parts.push_back({through_ring(numbers, 0, r), by_rank_[r].send_begin});
     }
@@ -94,7 +97,8 @@ bool DirectRows::write(MessageRings& rings)
     if (!writes_) return true;
     const auto me = rings.rank(), size = rings.size();
     bool all = true;
-    for (int step = 1; step < size; ++step) {  // each rank begins with another peer, so that not all write to the same one
+    // Each rank starts with another peer, so that not all write to the same one.
+    for (int step = 1; step < size; ++step) {
         const auto r = (me + step) % size;
         auto& peer = by_rank_[r];
         if (peer.is_written) continue;
@@ -111,7 +115,7 @@ bool DirectRows::write(MessageRings& rings)
     return all && last_.put(rings);
 }
 
-/// Receives what has arrived from a rank; true when nothing more will come from it.
+/// Reads what has arrived from a rank; returns true when nothing more will come from it.
 bool DirectRows::receive(MessageRings& rings, int rank)
 {
     auto& peer = by_rank_[rank];
@@ -121,10 +125,11 @@ bool DirectRows::receive(MessageRings& rings, int rank)
         if (!peer.first.read_header(rings, rank, {Kind::Rows, -1}, static_cast<std::int64_t>(3 * size))) return false;
         const auto& sizes = peer.first.sizes;
         const auto expected = peer.receive_end - peer.receive_begin;
-        if (sizes[me] != expected) throw std::runtime_error(mismatch(rank, sizes[me], expected));  // in every call: the progress thread does not report it
+        // Thrown in every call: the progress thread does not report it.
+        if (sizes[me] != expected) throw std::runtime_error(mismatch(rank, sizes[me], expected));
         if (is_new) {
             peer.will_end = std::any_of(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(size), is_direct);
-            rings.advance(rank, through_ring(sizes, 0, me));  // skips what it sends to other ranks
+            rings.advance(rank, through_ring(sizes, 0, me));  // skips what the peer sends to other ranks
         }
         const auto left = is_direct(expected) ? 0 : expected - peer.taken, count = std::min(rings.available(rank), left);
         if (count > 0) {

@@ -41,7 +41,7 @@ int number(const char* variable)
     return value;
 }
 
-/// MESHARD_TIMEOUT_SECONDS.
+/// The value of MESHARD_TIMEOUT_SECONDS, if set.
 std::optional<double> wanted_timeout()
 {
     constexpr int kMost = 1'000'000;
@@ -59,7 +59,8 @@ int number_or(const char* variable, int otherwise)
     return environment(variable).empty() ? otherwise : number(variable);
 }
 
-/// The script of a batch job has a SLURM_PROCID and the job's SLURM_NTASKS, too, and is one process; a step of more than one is srun's alone.
+/// The script of a batch job also has SLURM_PROCID and the job's SLURM_NTASKS, but is one process; only srun sets the
+/// variables of a step with several tasks.
 bool is_started_by_srun()
 {
     return !environment("SLURM_STEP_ID").empty() && number_or("SLURM_STEP_NUM_TASKS", number_or("SLURM_NTASKS", 1)) > 1;
@@ -74,7 +75,7 @@ std::string first_host(const std::string& list)
     return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// A port outside of the system's ephemeral range, the same for all ranks of a job.
+/// A port outside the system's ephemeral range, the same for all ranks of a job.
 std::string port_from(const std::string& job)
 {
     std::uint32_t hash = 2166136261u;
@@ -102,7 +103,7 @@ LaunchInfo detect_launch()
 {
     const auto pinned = environment("MESHARD_LAUNCH");
     const auto wanted = [&](const char* kind, const char* variable) { return pinned == kind || (pinned.empty() && std::getenv(variable)); };
-    wanted_timeout();  // a wrong one is found before ranks are started
+    wanted_timeout();  // an invalid value must be reported before ranks are started
     LaunchInfo info;
     std::string host = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
 
@@ -146,7 +147,7 @@ LaunchInfo detect_launch()
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
         if (info.rendezvous.empty()) {
             if (host.empty() || port.empty()) {
-                if (info.source != "environment") return info;  // MPI may connect them without
+                if (info.source != "environment") return info;  // MPI may connect them without a rendezvous
                 throw no_rendezvous(info);
             }
             info.rendezvous = "tcp://" + host + ":" + port;
@@ -157,9 +158,10 @@ LaunchInfo detect_launch()
 
 namespace {
 
-bool has_met = false;  // whether this process can be seen by the other ranks, which then notice when it ends
+bool has_met = false;  // whether the other ranks know this process, and will notice its end
 
-/// Ranks that find each other in a store: they exchange messages through shared memory if all are on one host, else over Gloo; between GPUs over NCCL.
+/// Ranks that meet in a store. They exchange messages through shared memory if all are on one host, otherwise over
+/// Gloo; between GPUs over NCCL.
 class StoreWorld : public World {
 public:
     StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend, c10::DeviceType device, const Facts& facts)
@@ -172,7 +174,7 @@ public:
         shared_memory_ = wanted_ == "shm" || (wanted_ != "gloo" && on_one_host());
     }
 
-    /// Leaves the failure where the other ranks look for this one.
+    /// Writes the failure to the key under which other ranks look for this rank.
     static void tell_failure(const LaunchInfo& info, const std::string& message)
     {
         StoreWorld world(info);
@@ -191,7 +193,7 @@ public:
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-        // A counter in the name: the same axis may be built more than once in a run.
+        // The name has a counter, since the same axis may be built more than once in a run.
         const auto prefix = name + "#" + std::to_string(num_groups_[name]++);
         std::vector<std::string> names;
         for (const int r : ranks) names.push_back(names_[r]);
@@ -218,7 +220,7 @@ public:
 private:
     explicit StoreWorld(const LaunchInfo& info) : rank_(info.rank), size_(info.size), device_type_(c10::DeviceType::CPU) {}
 
-    static constexpr const char* kFailed = "failed ";  // in place of a rank's hash
+    static constexpr const char* kFailed = "failed ";  // written instead of a rank's hash
     static constexpr auto kLastWait = std::chrono::seconds(5);
 
     static std::string first_line(const std::string& text) { return text.substr(0, std::min<std::size_t>(text.find('\n'), 200)); }
@@ -262,8 +264,8 @@ private:
         }
     }
 
-    /// Every rank writes a hash of its facts, its host and process id to the store. Ranks that do not so in time are named in the error; others whose facts
-    /// are different end all.
+    /// Every rank writes a hash of its facts, its host and its process id to the store. The error names ranks that do
+    /// not within the time limit; if a rank has other facts, all ranks throw RanksDisagree.
     void find_each_other(double timeout_seconds, const Facts& facts)
     {
         const bool is_of_agent = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -276,7 +278,7 @@ private:
             throw InvalidInput("launch: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " is process " + first + " already, and this one, " +
                                own + ", too. Give each its own RANK, or the run a rendezvous of its own.");
         }
-        if (first != own) write("process." + std::to_string(rank_), own);  // of an earlier run
+        if (first != own) write("process." + std::to_string(rank_), own);  // replaces the entry of an earlier run
         write("rank." + std::to_string(rank_), hash + " " + own);
         has_met = true;
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
@@ -289,7 +291,8 @@ private:
                 if (!names_[r].empty()) continue;
                 auto text = read("rank." + std::to_string(r));
                 const auto space = text.find(' ');
-                // torchrun's store outlives a command, and a script may start several.
+                // torchrun's store outlives a command, and a script may start several: entries of processes that have
+                // ended are ignored.
                 if (is_of_agent && space != std::string::npos && has_ended(text.substr(space + 1))) text.clear();
                 if (text.starts_with(kFailed)) {
                     wait_for_others_to_read();
@@ -309,7 +312,8 @@ private:
                                  " s. See that rank's own messages, and whether its verb, RANK, MASTER_ADDR and MASTER_PORT are right.");
     }
 
-    /// Every rank finds another one with other facts: it writes its own, and reads those that come within some seconds.
+    /// Called on every rank if facts differ: writes this rank's facts, and reads the others' that arrive within some
+    /// seconds.
     RanksDisagree disagreement(const Facts& facts)
     {
         write("facts." + std::to_string(rank_), pack(facts));
@@ -324,7 +328,7 @@ private:
 
     void write(const std::string& key, const std::string& text) { store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end())); }
 
-    /// What a rank has written, or nothing.
+    /// The text that a rank has written under `key`; empty if none.
     std::string read(const std::string& key)
     {
         if (!store_->check({key})) return {};
@@ -332,7 +336,8 @@ private:
         return {bytes.begin(), bytes.end()};
     }
 
-    /// On rank 0, which may serve the store and is about to end: until all ranks have read the others' facts, or some seconds.
+    /// Rank 0, which may serve the store and is about to end, waits until all ranks have read the others' facts, or
+    /// some seconds.
     void wait_for_others_to_read()
     {
         write("read." + std::to_string(rank_), "1");
@@ -381,7 +386,7 @@ private:
     int rank_;
     int size_;
     std::string wanted_;
-    c10::DeviceType device_type_;  // on which the ranks compute
+    c10::DeviceType device_type_;  // type of the devices on which ranks compute
     bool shared_memory_ = false;
     std::chrono::milliseconds timeout_{};
     c10::intrusive_ptr<c10d::Store> store_;
@@ -419,7 +424,8 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
     const bool any = backend.empty() || backend == "auto";
     const bool over_mpi =
         backend == "mpi" || ((by_mpirun || info.source == "slurm") && any && (device == c10::DeviceType::CPU || !why_no_transport(device).empty()));
-    // Ranks of mpirun meet over MPI whatever will carry their messages: what says so is among what they compare.
+    // Ranks of mpirun meet over MPI, whatever backend carries their messages: MESHARD_BACKEND is among the facts to
+    // compare.
     if (over_mpi || by_mpirun) {
         if (auto world = connect_mpi(info, timeout_seconds, device, facts)) {
             has_met = true;
@@ -442,7 +448,7 @@ void report_failure_to_ranks(const std::string& message)
         const bool has_own_store = info.rendezvous.starts_with("tcp://") && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
         if (has_own_store && (info.source == "environment" || info.source == "slurm")) StoreWorld::tell_failure(info, message);
     } catch (const std::exception&) {
-        // There is nobody to tell.
+        // No other rank can be reached.
     }
 }
 

@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kFailureFolder = "MESHARD_FAILURE_FOLDER";
 constexpr int kExitOfDeadRank = 5;
 constexpr int kExitOfInterruption = 130;
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};  // what ends a run before its time
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};  // signals that interrupt a run
 
 volatile std::sig_atomic_t signal_received = 0;
 volatile std::sig_atomic_t num_signals = 0;
@@ -33,7 +33,8 @@ void remember_signal(int signal)
     num_signals = num_signals + 1;
 }
 
-/// A guard: while it lives, these signals are recorded instead of ending the process. Signals that were ignored (SIGHUP under nohup) still are.
+/// A guard: these signals are recorded instead of ending the process. Signals that were ignored (SIGHUP under nohup)
+/// still are.
 class RememberedSignals {
 public:
     RememberedSignals()
@@ -53,7 +54,7 @@ public:
     RememberedSignals(const RememberedSignals&) = delete;
     RememberedSignals& operator=(const RememberedSignals&) = delete;
 
-    /// Whether the program had a handler of its own. A rank, which is the same program, will have it too.
+    /// Returns whether the program had a handler of its own. Ranks, which run the same program, will have it too.
     bool had_handler() const { return before_[0].sa_handler != SIG_DFL && before_[0].sa_handler != SIG_IGN; }
 
     /// Called in a rank just after fork: restores the default handlers, so that a signal ends it until the program that it executes installs its own.
@@ -70,7 +71,7 @@ private:
     struct sigaction before_[std::size(kSignals)] = {};
 };
 
-/// A folder of our own in the temporary directory, gone when the run is.
+/// A temporary folder for the rendezvous of one run, removed at its end.
 struct MeetingPlace {
     std::filesystem::path folder;
 
@@ -94,7 +95,8 @@ struct MeetingPlace {
     MeetingPlace& operator=(const MeetingPlace&) = delete;
 };
 
-/// @param delays_signals   they wait until the rank has its handlers: while it loads, they would end it without a word
+/// @param delays_signals   block signals until the rank has its handlers: while it loads, they would end it without a
+/// message
 pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, const std::filesystem::path& folder, bool delays_signals)
 {
     std::vector<std::string> variables;
@@ -119,7 +121,7 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     argv.push_back(nullptr);
     envp.push_back(nullptr);
 
-    // Signals are blocked during fork: the new process has this one's handlers at first, and would lose a signal.
+    // Signals are blocked during fork: the new process starts with this one's handlers and would lose a signal.
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
@@ -145,17 +147,19 @@ struct Failure {
     std::string message;
 };
 
-/// Whether a rank ended because it was asked to.
+/// Returns whether a rank ended because of an interruption.
 bool is_interrupted(int status)
 {
     if (WIFEXITED(status)) return WEXITSTATUS(status) == kExitOfInterruption;
     return num_signals > 0 && std::find(std::begin(kSignals), std::end(kSignals), WTERMSIG(status)) != std::end(kSignals);
 }
 
-/// The failure to show: a rank that was killed, else the first that reports one of its own, else the first at all. An interruption needs no message.
+/// Selects the failure to show: a rank that was killed, else the first one that reports a failure of its own, else the
+/// first one. An interruption needs no message.
 Failure explain(const std::vector<int>& order, const std::vector<int>& status, const std::filesystem::path& folder)
 {
-    // If all ranks end with the same code and none reports a failure, that code is their result, and they have printed their message.
+    // If all ranks end with the same code and none reports a failure, that code is their result, and they have printed
+    // the message.
     const bool is_result_of_all = std::all_of(status.begin(), status.end(), [&](int other) { return other == status.front(); });
     Failure best;
     int best_class = 4;
@@ -192,13 +196,13 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
 
 int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds)
 {
-    const RememberedSignals signals;  // until the folder is removed, too
+    const RememberedSignals signals;  // in effect until the folder is removed, too
     const MeetingPlace place;
 
     std::vector<pid_t> pids(size, -1);
     for (int rank = 0; rank < size; ++rank) pids[rank] = start_rank(rank, size, arguments, place.folder, signals.had_handler());
 
-    std::vector<int> status(size, 0), order;  // order in which ranks ended by themselves
+    std::vector<int> status(size, 0), order;  // order: ranks in the order in which they ended by themselves
     int running = size;
     double since_failure = -1;
     bool ended_by_us = false;
@@ -214,7 +218,7 @@ int run_local_ranks(int size, const std::vector<std::string>& arguments, double 
             if (pids[rank] <= 0 || waitpid(pids[rank], &state, WNOHANG) != pids[rank]) continue;
             pids[rank] = -1;
             --running;
-            // A rank that we have killed is no failure of its own.
+            // The end of a rank that we have killed is not a failure of its own.
             if (!ended_by_us) {
                 status[rank] = state;
                 order.push_back(rank);

@@ -10,15 +10,16 @@
 
 namespace meshard {
 
-/// Streams of bytes between processes that share memory: every rank writes to its own ring buffer, and all other ranks read it. Not thread-safe.
+/// Byte streams between processes that share memory: every rank writes to its own ring buffer, and all other ranks read
+/// it. Not thread-safe.
 class MessageRings {
 public:
     static constexpr std::int64_t kLine = 64;  ///< messages begin on a cache line
 
-    /// Bytes of the memory that `size` ranks share; it must be zero at the start.
+    /// Bytes of shared memory that `size` ranks need; it must be zero at the start.
     static std::int64_t bytes(int size);
 
-    /// `memory` is a mapping of that many bytes, which this object unmaps at its end.
+    /// @param memory   a mapping of `bytes(size)` bytes, which the destructor unmaps
     MessageRings(void* memory, int rank, int size);
     ~MessageRings();  ///< calls `leave`
     MessageRings(const MessageRings&) = delete;
@@ -27,7 +28,8 @@ public:
     int rank() const { return rank_; }
     int size() const { return size_; }
 
-    /// Writes up to `bytes` bytes to this rank's ring; returns how many had room. `fill(data, at, count)` writes bytes at, ..., at + count - 1 to `data`.
+    /// Writes up to `bytes` bytes to this rank's ring; returns how many there was room for. `fill(data, at, count)`
+    /// must write bytes at, ..., at + count - 1 of the message to `data`.
     template <class F>
     std::int64_t put(std::int64_t bytes, F&& fill)
     {
@@ -41,31 +43,33 @@ public:
     /// Bytes that `peer` has written and this rank has not read yet.
     std::int64_t available(int peer) const { return std::max<std::int64_t>(0, written(peer).load(std::memory_order_acquire) - read_position_[peer]); }
 
-    /// Calls f(data, at, count) on up to two pieces of the next n bytes of `peer`, which must be available. Does not mark them as read (`advance`).
+    /// Calls f(data, at, count) on one or two pieces that make up the next n bytes of `peer`, which must be available.
+    /// Does not mark them as read (`advance`).
     template <class F>
     void peek(int peer, std::int64_t n, F&& f) const
     {
         in_pieces(peer, read_position_[peer], n, f);
     }
 
-    /// Marks the next n bytes of `peer` as read, whether they are available or still to come.
+    /// Marks the next n bytes of `peer` as read, even if they have not been written yet.
     void advance(int peer, std::int64_t n);
 
-    /// Tells the other ranks that this rank will send nothing more.
+    /// Announces to the other ranks that this rank will send nothing more.
     void leave() { counter(size_ + rank_).store(1, std::memory_order_release); }
     bool has_left(int rank) const { return counter(size_ + rank).load(std::memory_order_acquire) != 0; }
 
 private:
-    static constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;  // small enough to stay in the cache, large enough for a layer's message
+    // Small enough to stay in the cache, large enough for a layer's message.
+    static constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;
 
-    /// A number that one rank writes and others read, on a cache line of its own.
+    /// A counter that one rank writes and others read, on its own cache line.
     struct alignas(kLine) Counter {
         std::atomic<std::int64_t> value{0};
     };
 
     std::int64_t room() const;  // free bytes in this rank's ring
 
-    // In memory: written[size], left[size], consumed[writer][reader], then the rings.
+    // Memory layout: written[size], left[size], consumed[writer][reader], then the rings.
     static std::int64_t counter_bytes(std::int64_t size);
     std::atomic<std::int64_t>& counter(std::int64_t i) const { return static_cast<Counter*>(memory_)[i].value; }
     std::atomic<std::int64_t>& written(int rank) const { return counter(rank); }
@@ -83,7 +87,7 @@ private:
 
     void* memory_;
     int rank_, size_;
-    std::vector<std::int64_t> read_position_;  // in each peer's stream
+    std::vector<std::int64_t> read_position_;  // position in each peer's stream
 };
 
 constexpr std::int64_t aligned(std::int64_t bytes)
@@ -91,7 +95,7 @@ constexpr std::int64_t aligned(std::int64_t bytes)
     return (bytes + MessageRings::kLine - 1) / MessageRings::kLine * MessageRings::kLine;
 }
 
-/// Header of each message: the collective that it belongs to, so that ranks that call different collectives get an error.
+/// Header of each message. It identifies the collective, so that ranks that call different collectives get an error.
 struct MessageHeader {
     enum class Kind : std::int64_t { AllReduce = 1, Broadcast, AllToAll, Barrier, Rows };
 
@@ -99,19 +103,20 @@ struct MessageHeader {
     std::int64_t bytes;
 };
 
-/// One message of this rank to all others. Header and data are padded to whole cache lines, so that no number is split at the ring's end.
+/// One message of this rank to all others. Header and data are padded to whole cache lines, so that no number wraps
+/// around the ring's end.
 class Outgoing {
 public:
     Outgoing() = default;
 
-    /// `sizes` are sent with the header. `data` must live until `put` has returned true.
+    /// `sizes` are sent with the header. `data` must stay valid until `put` has returned true.
     Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes);
 
-    /// The same with data that `read(begin, count, to)` copies.
+    /// A message whose data `read(begin, count, to)` copies to `to`.
     using Source = std::function<void(std::int64_t begin, std::int64_t count, char* to)>;
     Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, Source read, std::int64_t bytes);
 
-    /// Writes as much to the ring as it has room for; true when all is written.
+    /// Writes as much to the ring as there is room for; returns true when all is written.
     bool put(MessageRings& rings);
 
 private:
@@ -121,22 +126,24 @@ private:
     std::int64_t position_ = 0;
 };
 
-/// The next message of a peer.
+/// Reads the next message of a peer.
 class Incoming {
 public:
-    /// Reads the header if it has arrived; true once it has been read. @throws std::runtime_error if it belongs to another collective than `expected`,
-    /// or to a message of another size (negative: any size).
+    /// Reads the header if it has arrived; returns true once it has been read.
+    /// @throws std::runtime_error if the message belongs to another collective than `expected`, or has another size
+    /// (any size is accepted if the expected one is negative)
     bool read_header(MessageRings& rings, int peer, MessageHeader expected, std::int64_t num_sizes);
     bool has_header() const { return known_; }
 
-    /// Copies what has arrived of a message of n bytes to `into`; true when all of it has been read, padding included.
+    /// Copies the available part of a message of n bytes to `into`; returns true when all of it has been read, padding
+    /// included.
     bool take(MessageRings& rings, int peer, std::int64_t n, char* into);
 
     std::vector<std::int64_t> sizes;  ///< received with the header
 
 private:
     bool known_ = false;
-    std::int64_t position_ = 0;  // bytes taken
+    std::int64_t position_ = 0;  // bytes read so far
 };
 
 }  // namespace meshard

@@ -18,7 +18,7 @@ namespace {
 
 using c10d::Work;
 
-constexpr int kNumTags = 16000;  // of which each exchange takes two: MPI grants 32767
+constexpr int kNumTags = 16000;  // each exchange uses two; MPI guarantees 32767
 
 MPI_Datatype mpi_type(at::ScalarType type)
 {
@@ -53,8 +53,8 @@ MPI_Op mpi_op(const c10d::ReduceOp& op)
 
 class MpiBackend : public c10d::Backend, public RowExchange {
 public:
-    /// `progress` is null where MPI allows one thread only.
-    /// @param neighbors   of this group, by its ranks
+    /// @param neighbors   the ranks of this group that can write to each other's memory
+    /// @param progress    null if MPI allows one thread only
     MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit, Neighborhood neighbors, std::shared_ptr<MpiProgress> progress)
         : Backend(rank, size), communicator_(communicator), limit_(limit), neighbors_(std::move(neighbors)), progress_(std::move(progress))
     {
@@ -140,7 +140,7 @@ public:
             else
                 work->send(r, send[r], send[r + 1]);
         });
-        work->isCompleted();  // the first chunks go at once
+        work->isCompleted();  // starts to send the first chunks
         return carried_on(std::move(work), send.back() + receive.back());
     }
 
@@ -154,8 +154,9 @@ public:
     }
 
 private:
-    static constexpr std::int64_t kLargest = std::int64_t{1} << 30;      // MPI counts in 32 bits
-    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;  // from so many bytes on the progress thread is woken
+    static constexpr std::int64_t kLargest = std::int64_t{1} << 30;  // MPI's counts have 32 bits
+    // Messages of at least this size wake the progress thread.
+    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;
 
     template <class F>
     static void for_each_chunk(std::int64_t n, std::int64_t largest, F&& f)
@@ -178,8 +179,8 @@ private:
         return offsets;
     }
 
-    /// Tag of an exchange's messages. Several exchanges may be in progress at the same time, and only the order of messages with the same tag is certain. All
-    /// ranks start exchanges in the same order.
+    /// Tag of an exchange's messages. Several exchanges may be in progress at once, and only messages with the same tag
+    /// are guaranteed to keep their order. All ranks start exchanges in the same order.
     int next_tag() { return 1 + 2 * static_cast<int>(num_exchanges_++ % kNumTags); }
 
     static void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag)
@@ -222,7 +223,7 @@ public:
         neighbors_ = Neighborhood::find();
     }
 
-    // Without `finish` MPI is left as it is: mpirun then sees an abnormal end and stops the other ranks.
+    // Without `finish`, MPI is not finalised: mpirun then detects an abnormal end and stops the other ranks.
     int rank() const override { return rank_; }
     int size() const override { return size_; }
     std::string backend_name() const override { return "mpi"; }
@@ -236,7 +237,8 @@ public:
         MPI_Comm communicator;
         MPI_Comm_group(MPI_COMM_WORLD, &everyone);
         check_mpi(MPI_Group_incl(everyone, static_cast<int>(ranks.size()), ranks.data(), &members), "group");
-        check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, members, num_groups_++, &communicator), "group");  // by its members only
+        // Collective over its members only.
+        check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, members, num_groups_++, &communicator), "group");
         MPI_Group_free(&members);
         MPI_Group_free(&everyone);
         MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
@@ -250,7 +252,7 @@ public:
     {
         MPI_Barrier(MPI_COMM_WORLD);
         if (progress_) progress_->stop();
-        MPI_Finalize();  // frees the communicators that are left
+        MPI_Finalize();  // also frees the remaining communicators
     }
 
 private:
@@ -263,7 +265,8 @@ private:
     std::shared_ptr<MpiProgress> progress_;
 };
 
-/// A guard: while it lives, this process ends with a sentence after some seconds. MPI_Init waits without a limit for ranks that never call it.
+/// A guard that ends this process with a message after some seconds: MPI_Init waits without a limit for ranks that
+/// never call it.
 class TimeLimit {
 public:
     explicit TimeLimit(double seconds) : before_(std::signal(SIGALRM, end)) { alarm(static_cast<unsigned>(std::clamp(seconds, 1.0, 1e9))); }
@@ -299,13 +302,13 @@ std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_second
     if (!initialized) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size != info.size) {
-        MPI_Finalize();  // a launcher that MPI does not know: every rank would be alone
+        MPI_Finalize();  // MPI does not know the launcher: every rank would be alone
         return nullptr;
     }
     try {
         check_agreement(*ranks_of_this_run(), facts);
     } catch (const RanksDisagree&) {
-        MPI_Finalize();  // an orderly end, so that mpirun has the message of the one rank that reports it
+        MPI_Finalize();  // an orderly end, so that mpirun passes on the message of the rank that reports the error
         if (info.rank > 0) throw FailedElsewhere();
         throw;
     }

@@ -10,7 +10,8 @@
 namespace meshard {
 namespace {
 
-/// Whether the request is complete. `bytes`: the number that it must have received; negative: not checked.
+/// Returns whether the request is complete. @param bytes   number of bytes that it must have received; negative: not
+/// checked
 bool is_done(MPI_Request& request, int bytes = -1)
 {
     if (request == MPI_REQUEST_NULL) return true;
@@ -90,7 +91,7 @@ void MpiWork::go_on() noexcept
     try {
         if (!is_done_) is_done_ = advance();
     } catch (const std::exception& error) {
-        failure_ = error.what();  // kept: a failed collective must not be advanced again
+        failure_ = error.what();  // stored, since a failed collective must not be advanced again
     }
 }
 
@@ -103,7 +104,7 @@ bool MpiWork::wait(std::chrono::milliseconds timeout)
         if (spin % 64 == 63) sched_yield();  // there may be more ranks than cores
         if (spin % 4096 != 4095) continue;
         if (const auto who = who_has_left(); !who.empty()) {
-            if (isCompleted()) return true;  // it may have sent everything before it left
+            if (isCompleted()) return true;  // the rank may have sent everything before it left
             throw std::runtime_error(who);
         }
         if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
@@ -136,7 +137,8 @@ void MpiRequests::receive(void* to, int bytes, int rank, int tag)
 
 bool MpiRequests::advance()
 {
-    for (; next_ < requests_.size(); ++next_) {  // in the order of their creation, so that each is tested only until it is done
+    // In the order of their creation, so that each is tested only until it is done.
+    for (; next_ < requests_.size(); ++next_) {
         if (!is_done(requests_[next_].request, requests_[next_].bytes)) return false;
     }
     return true;
@@ -157,7 +159,7 @@ void MpiRows::send_target(int rank, std::int64_t offset, std::int64_t bytes)
 {
     targets_.push_back({offset, bytes});
     check_mpi(MPI_Isend(&targets_.back(), sizeof(Target), MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
-    if (offset >= 0) receive(nullptr, 0, rank, tag_);  // the empty message that says that all is written
+    if (offset >= 0) receive(nullptr, 0, rank, tag_);  // the empty message that is sent when all is written
 }
 
 bool MpiRows::advance()
@@ -168,13 +170,14 @@ bool MpiRows::advance()
     return MpiRequests::advance() && all_sent;
 }
 
-/// True when there is nothing left to do for this rank.
+/// Returns true when this rank has nothing left to write.
 bool MpiRows::advance(Written& written)
 {
     const bool had_target = written.request == MPI_REQUEST_NULL;
     if (!is_done(written.request)) return false;
     auto& offset = written.target.offset;
-    if (!had_target && written.target.bytes != written.end - written.begin) {  // writing more would overwrite what follows the target
+    // Writing more would overwrite what follows the target.
+    if (!had_target && written.target.bytes != written.end - written.begin) {
         throw std::runtime_error("all_to_all: " + std::to_string(written.end - written.begin) + " bytes are sent to rank " + std::to_string(written.rank) +
                                  ", which expects " + std::to_string(written.target.bytes));
     }
@@ -188,11 +191,12 @@ bool MpiRows::advance(Written& written)
     written.begin += count;
     offset += count;
     if (written.begin < written.end) return false;
-    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");  // tells the rank that all is written
+    // Signals that all is written.
+    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");
     return true;
 }
 
-/// True when the slot is free and no chunk is left.
+/// Returns true when the buffer is free and no chunk is left.
 bool MpiRows::advance(Slot& slot)
 {
     if (is_done(slot.request) && !chunks_.empty()) {

@@ -29,16 +29,18 @@ void check_mpi(int code, const char* what);
 
 /// Which ranks of this machine can write to each other's memory.
 struct Neighborhood {
-    std::shared_ptr<PeerMemory> memory;                  ///< of this rank; may be null
-    std::vector<std::shared_ptr<const PeerView>> views;  ///< indexed by rank; null if this rank cannot write to that one's memory
-    std::vector<bool> write_here;                        ///< indexed by rank: whether it can write to `memory`
+    std::shared_ptr<PeerMemory> memory;  ///< this rank's memory; may be null
+    /// Indexed by rank; null if this rank cannot write to that rank's memory.
+    std::vector<std::shared_ptr<const PeerView>> views;
+    std::vector<bool> write_here;  ///< indexed by rank: whether that rank can write to `memory`
 
-    /// For all ranks of the run. Collective over them.
+    /// Finds the neighbourhood of all ranks of the run. Collective over them.
     static Neighborhood find();
     Neighborhood of(const std::vector<int>& ranks) const;
 };
 
-/// A collective that has been started and not finished. The thread that waits for it, or the progress thread, calls `advance`.
+/// A collective that has been started and not finished. The thread that waits for it, or the progress thread, calls
+/// `advance`.
 class MpiWork : public c10d::Work {
 public:
     MpiWork(std::chrono::milliseconds limit, MPI_Comm communicator) : communicator_(communicator), limit_(limit) {}
@@ -46,11 +48,12 @@ public:
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
 
-    /// Called by the progress thread: does a step; true if that thread has nothing left to do for it (done, failed, or another thread waits for it).
+    /// Called by the progress thread: does one step, and returns whether that thread has nothing left to do for this
+    /// collective (it is done, has failed, or another thread waits for it).
     bool can_be_left() noexcept;
 
 protected:
-    /// Does what can be done without waiting; true when all is done.
+    /// Does what is possible without waiting; returns true when all is done.
     virtual bool advance() = 0;
 
     MPI_Comm communicator_;
@@ -87,38 +90,42 @@ protected:
 private:
     struct Request {
         MPI_Request request = MPI_REQUEST_NULL;
-        int bytes = -1;  // expected; negative: not checked
+        int bytes = -1;  // expected number; negative: not checked
     };
-    std::deque<Request> requests_;  // addresses given out stay valid
+    std::deque<Request> requests_;  // a deque: pointers to its elements stay valid
     std::size_t next_ = 0;
 };
 
-/// Sends rows to each rank. To a rank of this machine they are written directly into its receive buffer, whose offset it sends first. To others they are sent
-/// in chunks that fit the cache: gathered into one of a few buffers and sent; a chunk that is contiguous in memory is sent without a copy.
+/// Sends rows to each rank. For a rank of this machine they are written directly into its receive buffer, after it has
+/// sent the buffer's offset. For others they are sent in chunks that fit the cache: each is gathered into one of a few
+/// buffers and sent; a chunk that is contiguous in memory is sent without a copy.
 class MpiRows : public MpiRequests {
 public:
     static constexpr std::int64_t kChunk = std::int64_t{1} << 19;
 
-    /// @param tag   of the messages with rows; tag + 1 is that of the messages with target offsets
+    /// @param tag   tag of the messages with rows; messages with target offsets have tag + 1
     MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, int tag, RowStream sent)
         : MpiRequests(limit, communicator), tag_(tag), sent_(std::move(sent))
     {
     }
 
-    /// Sends bytes `begin` ... `end - 1` of the stream, in chunks.
+    /// Sends bytes `begin` ... `end - 1` of the stream in chunks.
     void send(int rank, std::int64_t begin, std::int64_t end);
 
-    /// Writes them into the rank's memory once it has sent the offset; sends them in chunks if it has no such memory (offset -1).
+    /// Writes the bytes into the rank's memory once that rank has sent its offset; sends them in chunks if the offset
+    /// is -1 (no such memory).
     void write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end);
 
-    /// Sends a rank the offset in this rank's PeerMemory where it has to write (-1: nowhere, it has to send), and the number of bytes expected.
+    /// Sends a rank the offset in this rank's PeerMemory to which it must write (-1: it must send instead), and the
+    /// number of bytes expected.
     void send_target(int rank, std::int64_t offset, std::int64_t bytes);
 
 protected:
     bool advance() override;
 
 private:
-    static constexpr std::int64_t kPiece = std::int64_t{4} << 20;  // written in one call, so that other requests go on in between
+    // Bytes written in one call, so that other requests proceed in between.
+    static constexpr std::int64_t kPiece = std::int64_t{4} << 20;
 
     struct Chunk {
         int rank;
@@ -146,7 +153,7 @@ private:
     RowStream sent_;
     std::deque<Chunk> chunks_;
     std::array<Slot, 4> slots_;
-    std::deque<Written> written_;  // addresses given out stay valid
+    std::deque<Written> written_;  // a deque: pointers to its elements stay valid
     std::deque<Target> targets_;
 };
 

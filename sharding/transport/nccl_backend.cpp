@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kErrorHandling = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
-/// With NCCL_HOSTID, by which NCCL tells machines apart: ranks with other ones may share a GPU, for tests.
+/// Includes NCCL_HOSTID, by which NCCL distinguishes machines: with different values ranks may share a GPU, in tests.
 std::string identity_of_gpu(const at::Device& device)
 {
     const char* const host = std::getenv("NCCL_HOSTID");

@@ -7,10 +7,10 @@
 
 namespace meshard {
 
-/// NCCL, for tensors of GPUs of CUDA. It connects with the GPU that is current. In a build for CPUs `why_not` says so.
+/// NCCL, for tensors of CUDA GPUs. It connects with the current GPU. In a build for CPUs `why_not` returns the reason.
 ///
-/// Where a rank has ended or is too late, NCCL closes the group's connections instead of ending the process (unless TORCH_NCCL_ASYNC_ERROR_HANDLING is set),
-/// so that the next collective throws, and the message can name the rank.
+/// If a rank has ended or is late, NCCL closes the group's connections instead of ending the process (unless
+/// TORCH_NCCL_ASYNC_ERROR_HANDLING is set), so that the next collective throws with a message that names the rank.
 DeviceTransport nccl_transport();
 
 }  // namespace meshard

@@ -137,7 +137,7 @@ std::unique_ptr<PeerView> PeerView::open(const PeerMemory::Address& address)
     close(file);
     if (!begin) return nullptr;
     auto view = std::unique_ptr<PeerView>(new PeerView(begin, status.st_size));
-    if (token_at(begin) != token) return nullptr;  // of a process of the same number elsewhere
+    if (token_at(begin) != token) return nullptr;  // the file belongs to a process with the same id elsewhere
     return view;
 }
 

@@ -39,7 +39,8 @@ void ProgressThread::run()
         try {
             is_more = step_();
         } catch (...) {
-            // The thread that waits for the work continues it and gets the same error, which it can report; thrown from here, the error would end the process.
+            // The error is not passed on here, where it would end the process: the thread that waits for the work gets
+            // the same error when it continues, and can report it.
         }
         if (is_more) std::this_thread::sleep_for(kNap);
         lock.lock();

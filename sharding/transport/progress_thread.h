@@ -11,14 +11,14 @@ namespace meshard {
 /// A thread that advances messages while the program computes, for transports that move bytes only when they are called.
 class ProgressThread {
 public:
-    /// `step` does what can be done without waiting and returns whether anything is left to do. After a `step` that throws, the thread sleeps until the next
-    /// `wake`.
+    /// `step` does what is possible without waiting and returns whether anything is left to do. After a `step` that
+    /// throws, the thread sleeps until the next `wake`.
     explicit ProgressThread(std::function<bool()> step) : step_(std::move(step)) {}
     ~ProgressThread() { stop(); }
     ProgressThread(const ProgressThread&) = delete;
     ProgressThread& operator=(const ProgressThread&) = delete;
 
-    /// Wakes the thread: there is something to do. The first call starts it.
+    /// Wakes the thread to do new work. The first call starts it.
     void wake();
 
     void stop();

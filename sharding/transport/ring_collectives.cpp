@@ -14,7 +14,8 @@ namespace {
 
 using Kind = MessageHeader::Kind;
 
-constexpr std::int64_t kSharedOutBytes = std::int64_t{64} << 10;  // larger sums of more than two ranks are divided: each rank sums one share
+// Larger sums of more than two ranks are divided: each rank sums one share.
+constexpr std::int64_t kSharedOutBytes = std::int64_t{64} << 10;
 
 template <class T>
 void combine(char* into, const char* from, std::int64_t bytes, c10d::ReduceOp::RedOpType op)
@@ -22,7 +23,7 @@ void combine(char* into, const char* from, std::int64_t bytes, c10d::ReduceOp::R
     auto* a = reinterpret_cast<T*>(into);
     const auto* b = reinterpret_cast<const T*>(from);
     const auto n = bytes / static_cast<std::int64_t>(sizeof(T));
-    // A NaN wins over every number, as in at::maximum.
+    // NaN takes precedence over every number, as in at::maximum.
     const auto is_nan = [](T x) { return x != x; };
     switch (op) {
     case c10d::ReduceOp::SUM:
@@ -64,7 +65,7 @@ Combine combine_of(at::ScalarType type)
     }
 }
 
-/// A tensor's memory for the time of a collective: itself, or a copy on the CPU.
+/// A tensor's memory during a collective: its own, or a copy on the CPU.
 struct Staged {
     explicit Staged(const at::Tensor& tensor) : tensor(tensor), host(tensor.device().is_cpu() ? tensor : tensor.cpu())
     {
@@ -80,8 +81,9 @@ struct Staged {
     at::Tensor tensor, host;
 };
 
-/// Every rank writes its whole tensor to its ring, reads the part that it has to sum (all, or one share) from all rings, and adds in the order of the ranks.
-/// Where the sum is divided into shares, each rank then writes its share of the result to its ring.
+/// Every rank writes its whole tensor to its ring, reads the part that it has to sum (all, or one share) from all
+/// rings, and adds in rank order. If the sum is divided into shares, each rank then writes its share of the result to
+/// its ring.
 class AllReduce : public RingCollective {
 public:
     AllReduce(const MessageRings& rings, const at::Tensor& tensor, c10d::ReduceOp::RedOpType op)
@@ -96,7 +98,7 @@ public:
         end_ = shared_out_ ? starts_[rings.rank() + 1] : bytes;
         position_ = begin_;
         data_ = Outgoing({Kind::AllReduce, bytes}, {}, staged_.data(), bytes);
-        // A buffer of its own: the tensor may still have to be written to the ring.
+        // A separate buffer, since the tensor may still have to be written to the ring.
         result_.resize(static_cast<std::size_t>(end_ - begin_));
     }
 
@@ -139,7 +141,7 @@ private:
         for (int r = 0; r < size; ++r) {
             if (r == me || incoming_[r].has_header()) continue;
             if (!incoming_[r].read_header(rings, r, {Kind::AllReduce, bytes}, 0)) return false;
-            rings.advance(r, begin_);  // the bytes before this rank's share are for others
+            rings.advance(r, begin_);  // bytes for the shares of lower ranks
         }
         while (position_ < end_) {
             auto n = end_ - position_;
@@ -148,7 +150,7 @@ private:
             }
             if (n < end_ - position_) n = n / MessageRings::kLine * MessageRings::kLine;
             if (n == 0) return false;
-            n = std::min<std::int64_t>(n, 64 << 10);  // a block that stays in the cache through all ranks
+            n = std::min<std::int64_t>(n, 64 << 10);  // the block stays in the cache while all ranks' values are added
             char* sum = result_.data() + (position_ - begin_);
             for (int r = 0; r < size; ++r) {
                 const auto add = [&](const char* data, std::int64_t at, std::int64_t k) {
@@ -214,7 +216,7 @@ private:
 
 class AllToAll : public RingCollective {
 public:
-    /// `read(begin, count, to)` copies bytes of the sent stream; called as long as this object lives.
+    /// `read(begin, count, to)` copies bytes of the sent stream to `to`; called during the lifetime of this object.
     AllToAll(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes, std::vector<std::int64_t> send_bytes,
              Outgoing::Source read)
         : out_(out), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0), finished_(receive_.size(), false)
@@ -248,7 +250,7 @@ public:
                 throw std::runtime_error("all_to_all: rank " + std::to_string(r) + " sends " + std::to_string(incoming.sizes[me]) + " bytes, expected " +
                                          std::to_string(receive_[r]));
             }
-            if (is_new) rings.advance(r, before);  // skips what it sends to other ranks
+            if (is_new) rings.advance(r, before);  // skips what the peer sends to other ranks
             const auto n = std::min(rings.available(r), receive_[r] - taken_[r]);
             if (n > 0) {
                 rings.peek(r, n, [&](const char* data, std::int64_t at, std::int64_t k) {

@@ -30,7 +30,7 @@ namespace {
 using c10d::Work;
 using Clock = std::chrono::steady_clock;
 
-/// Tells the processor that this is a spin loop.
+/// Hints to the processor that this is a spin loop.
 void pause()
 {
 #if defined(__x86_64__)
@@ -40,7 +40,7 @@ void pause()
 
 class SharedMemoryBackend;
 
-/// A collective that has been started. Each call of `progress` does what can be done without waiting.
+/// A collective that has been started. Each call of `progress` does what is possible without waiting.
 class SharedMemoryWork : public Work {
 public:
     SharedMemoryWork(SharedMemoryBackend* backend, std::unique_ptr<RingCollective> collective) : backend_(backend), collective_(std::move(collective)) {}
@@ -48,7 +48,7 @@ public:
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
 
-    /// Under the registry's lock, as all below.
+    /// These functions need the registry's lock.
     bool write(MessageRings& rings) { return written_ = written_ || collective_->write(rings); }
     bool read(MessageRings& rings) { return read_ = read_ || collective_->read(rings); }
 
@@ -67,11 +67,11 @@ private:
     bool written_ = false, read_ = false, done_ = false;
 };
 
-/// All backends of this process: while a thread waits for one, it advances the messages of the others too.
+/// All backends of this process: a thread that waits for one backend advances the messages of the others too.
 struct Registry {
     std::mutex mutex;
     std::vector<SharedMemoryBackend*> backends;
-    std::atomic<int> num_waiting{0};  // threads that do what the progress thread would do
+    std::atomic<int> num_waiting{0};  // while a thread waits, the progress thread need not run
 };
 
 Registry& registry()
@@ -82,7 +82,7 @@ Registry& registry()
 
 ProgressThread& progress_thread();
 
-/// While a thread waits, the progress thread sleeps.
+/// A guard that counts a waiting thread; the progress thread sleeps meanwhile.
 struct Waiting {
     Waiting() { ++registry().num_waiting; }
     ~Waiting() { --registry().num_waiting; }
@@ -120,7 +120,7 @@ public:
 
     bool is_idle() const { return queue_.empty(); }
 
-    /// Works are written in their order and read in their order.
+    /// Collectives are written in the order of their start, and read in that order.
     void progress()
     {
         for (auto& work : queue_) {
@@ -157,7 +157,7 @@ public:
             if (now < *next_look) continue;
             next_look = now + std::chrono::milliseconds(20);
             if (const auto reason = who_is_gone(); !reason.empty()) {
-                if (progresses_to(work)) return;  // it may have sent everything before it left
+                if (progresses_to(work)) return;  // the rank may have sent everything before it left
                 throw std::runtime_error(reason);
             }
             if (now > *deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
@@ -173,11 +173,11 @@ public:
         return work;
     }
 
-    /// The same for a collective of so many bytes. A large one goes on while the program computes.
+    /// Starts a collective of `bytes` bytes. The progress thread continues large ones while the program computes.
     c10::intrusive_ptr<Work> submit(std::unique_ptr<RingCollective> collective, std::size_t bytes);
 
 private:
-    /// Advances every backend as far as possible; true if `work` is done then.
+    /// Advances every backend as far as possible; returns whether `work` is done.
     static bool progresses_to(const SharedMemoryWork& work)
     {
         const std::lock_guard lock(registry().mutex);
@@ -237,7 +237,8 @@ bool SharedMemoryWork::wait(std::chrono::milliseconds timeout)
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::submit(std::unique_ptr<RingCollective> collective, std::size_t bytes)
 {
-    constexpr std::size_t kCarriedOn = std::size_t{256} << 10;  // smaller ones are not worth waking the progress thread
+    // Smaller messages are not worth waking the progress thread.
+    constexpr std::size_t kCarriedOn = std::size_t{256} << 10;
     auto work = submit(std::move(collective));
     if (bytes >= kCarriedOn) progress_thread().wake();
     return work;
@@ -298,7 +299,7 @@ std::string text_of(const std::vector<std::uint8_t>& bytes)
     return {bytes.begin(), bytes.end()};
 }
 
-/// The view of another process's memory, shared by all groups.
+/// The mapping of another process's memory, shared by all groups.
 std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
 {
     static std::mutex mutex;
@@ -310,7 +311,7 @@ std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
     return view;
 }
 
-/// Ranks of the group, if each can write to all others' memory. Collective.
+/// The ranks of the group, if each can write to all others' memory. Collective.
 PeerRanks find_peers(c10d::Store& store, int rank, int size)
 {
     PeerRanks found{PeerMemory::of_process(), {}};
@@ -343,7 +344,8 @@ void* map(int file, int size)
 c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit,
                                                         std::function<bool(int)> has_ended)
 {
-    // The first rank's memory has no name: the others open it through /proc, and it is freed with the last of them.
+    // The first rank's memory file has no name: the others open it through /proc, and it is freed when the last of them
+    // closes it.
     void* memory = nullptr;
     int file = -1;
     if (rank == 0) {
@@ -361,7 +363,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
         if (space != std::string::npos) {
             file = open(place.substr(0, space).c_str(), O_RDWR | O_CLOEXEC);
             struct stat status{};
-            // The same path may mean another file in another container.
+            // The same path may be another file in another container.
             if (file >= 0 && fstat(file, &status) == 0 && std::to_string(status.st_ino) == place.substr(space + 1) &&
                 status.st_size == MessageRings::bytes(size)) {
                 memory = map(file, size);

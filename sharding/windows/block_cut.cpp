@@ -13,17 +13,18 @@ namespace meshard {
 
 namespace {
 
-// Some rows of the graph of blocks, end to end.
+// Some rows of the graph of blocks, concatenated.
 struct BlockRows {
-    std::vector<std::int32_t> row_weights;  // of each block, what its cells weigh together
-    std::vector<float> centers;             // mean of the centroids of its cells; or none
-    std::vector<std::int32_t> degrees;      // neighbours of each
+    std::vector<std::int32_t> row_weights;  // for each block, the sum of its cells' weights
+    std::vector<float> centers;             // for each block, the mean of its cells' centroids; may be empty
+    std::vector<std::int32_t> degrees;      // number of neighbours of each block
     std::vector<std::int32_t> neighbors;
     std::vector<std::int32_t> edge_weights;
 };
 
-// A window of which `blocks` are those of its cells, the first of them `first`, and `outside` those of the other rows of the graph. `weights` (cells,
-// num_weights) and `centroids` (cells, 3) may be none.
+// A window and the blocks of its cells. `blocks[i]` is the block of cell i; the window's blocks begin with number
+// `first`. `outside` are the blocks of the other rows of the graph. `weights` (cells, num_weights) and `centroids`
+// (cells, 3) may be empty.
 struct WindowOfBlocks {
     const WindowGraph& graph;
     std::span<const std::int32_t> blocks, outside;
@@ -85,7 +86,7 @@ Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options, s
         repair_partition(given, *problem.graph, problem.balance, options.contiguous);
         return given;
     }
-    // Half of the imbalance is left to refinement.
+    // The cut may use half of the allowed imbalance; refinement needs the other half.
     const auto imbalance = problem.balance.imbalance;
     problem.balance.imbalance = 1 + 0.5 * (imbalance - 1);
     CutOptions how{.method = options.method, .levels = options.levels, .contiguous = options.contiguous};
@@ -97,14 +98,14 @@ Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options, s
         const auto rank = [&](const CutResult& result) { return std::pair(result.in_pieces.size(), faces_cut(result.partition, problem)); };
         if (rank(other) < rank(best)) best = std::move(other);
     }
-    if (!best.in_pieces.empty()) {  // whole parts may need all of it
+    if (!best.in_pieces.empty()) {  // connected parts may need all of it
         problem.balance.imbalance = imbalance;
         repair_partition(best.partition, *problem.graph, problem.balance, true);
     }
     return std::move(best.partition);
 }
 
-// The edges between rows of one owner.
+// Keeps the edges between rows of one owner.
 Csr edges_within_parts(const Csr& graph, std::span<const std::int32_t> owners)
 {
     Csr within;
@@ -117,7 +118,7 @@ Csr edges_within_parts(const Csr& graph, std::span<const std::int32_t> owners)
     return within;
 }
 
-// Of this rank's positions the block of each, of the largest that are allowed; and of all windows where theirs begin.
+// The block of each of this rank's cells, and the first block of every window.
 struct Blocks {
     std::vector<std::int32_t> of_rows;
     std::vector<std::int64_t> begins{0};
@@ -148,8 +149,8 @@ Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int
 std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options,
                                      std::span<const std::int32_t> weights, std::int32_t num_weights, std::span<const std::int32_t> start)
 {
-    // Blocks of eight cells cost METIS a fraction of the cells themselves and little of the cut; small parts need smaller ones. Clusters are on
-    // average smaller than they may be.
+    // Blocks of eight cells make METIS much cheaper than single cells and hardly change the cut; small parts need
+    // smaller blocks. On average clusters are smaller than the limit.
     constexpr std::int64_t fewest_blocks_a_part = 200;
     const std::int64_t most_cells = options.thorough ? 2 : 8;
     const auto num_cells = windows.positions().begins.back();
@@ -163,7 +164,8 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
                            " clusters of cells, " + std::to_string(2 * options.most_blocks) +
                            " are possible. Allow more memory, or leave the partition as it is.");
 
-    std::vector<std::int32_t> starts(start.empty() ? 0 : begins[windows.end_window()] - begins[windows.first_window()]);  // of this rank's blocks
+    // Start owner of each of this rank's blocks.
+    std::vector<std::int32_t> starts(start.empty() ? 0 : begins[windows.end_window()] - begins[windows.first_window()]);
     for (std::size_t i = 0; i < start.size(); ++i) starts[blocks[i] - begins[windows.first_window()]] = start[i];
 
     const bool needs_centroids = options.given == nullptr && (options.method == "auto" || partition_method(options.method).needs_centroids);
@@ -201,12 +203,14 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     }
     graph = {};
     std::vector<std::vector<std::int32_t>> to(messages.size());
-    auto first_of_rank = gather_everywhere(messages, std::vector{begins[windows.first_window()]});  // block of each rank
+    // First block of each rank.
+    auto first_of_rank = gather_everywhere(messages, std::vector{begins[windows.first_window()]});
     first_of_rank.push_back(begins.back());
     for (int r = 0; r < messages.size() && messages.rank() == 0; ++r)
         to[r].assign(owners_of_blocks.begin() + first_of_rank[r], owners_of_blocks.begin() + first_of_rank[r + 1]);
     const auto mine = exchange(messages, std::move(to))[0];
-    for (auto& block : blocks) block = mine[block - first_of_rank[messages.rank()]];  // owners from here on
+    // From here on `blocks` holds owners.
+    for (auto& block : blocks) block = mine[block - first_of_rank[messages.rank()]];
     return std::move(blocks);
 }
 

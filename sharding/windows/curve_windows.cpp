@@ -24,7 +24,7 @@ struct PointUse {
     std::int32_t point, cell;
 };
 
-// Each point that cells use, once. `seen` is room to work in: all false, before and after.
+// Points that the cells use, each once. `seen` is scratch memory: all false, before and after.
 std::vector<std::int32_t> points_of(const Mesh& cells, std::vector<bool>& seen)
 {
     std::vector<std::int32_t> points;
@@ -37,7 +37,7 @@ std::vector<std::int32_t> points_of(const Mesh& cells, std::vector<bool>& seen)
     return points;
 }
 
-// What `work` finds wrong with a cell of a window is said of its number in the file.
+// Throws BadCell errors of `work` with the cell's number in the file instead of its index in the window.
 template <class F>
 auto with_numbers_in_file(std::span<const std::int32_t> ids, F&& work)
 {
@@ -106,7 +106,8 @@ std::span<const std::int32_t> CurveWindows::ids(std::int32_t window) const
 void CurveWindows::find_box()
 {
     constexpr double infinity = std::numeric_limits<double>::infinity();
-    std::vector<double> box{infinity, infinity, infinity, infinity, infinity, infinity};  // lowest, and lowest of the negative
+    // Minima of the coordinates, then of their negatives.
+    std::vector<double> box{infinity, infinity, infinity, infinity, infinity, infinity};
     std::int64_t num_bad = 0;
     const auto rank = messages_.rank();
     with_scalar_type(mesh_.rest().points.type(), [&]<class T>() {
@@ -133,7 +134,7 @@ void CurveWindows::find_box()
     scale_ = longest > 0 ? 1 / longest : 0;
 }
 
-// By the mean of the points; `cells` of a cloud are none.
+// Hilbert indices of the mean points of cells, or of points for a cloud, where `cells` is empty.
 std::vector<CurveWindows::OnCurve> CurveWindows::places(std::span<const std::int32_t> ids, const Mesh& cells) const
 {
     std::vector<OnCurve> found(ids.size());
@@ -151,7 +152,7 @@ std::vector<CurveWindows::OnCurve> CurveWindows::places(std::span<const std::int
     return found;
 }
 
-// Windows end where quantiles of a sample lie, which is the same whoever takes it.
+// Windows end at the quantiles of a sample that does not depend on the number of ranks.
 std::vector<CurveWindows::OnCurve> CurveWindows::find_splitters(std::int64_t num_windows) const
 {
     constexpr std::int64_t samples_a_window = 256;
@@ -173,7 +174,7 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     const auto rank = messages_.rank();
     const auto num_ranks = messages_.size();
     const auto num_windows = static_cast<std::int64_t>(splitters.size()) + 1;
-    begins_.assign(num_windows + 1, 0);  // so that windows can be dealt out
+    begins_.assign(num_windows + 1, 0);  // gives `num_windows()` its value
     std::vector<int> rank_of_window(num_windows);
     for (int r = 0; r < num_ranks; ++r) std::fill(rank_of_window.begin() + first_window_of(r), rank_of_window.begin() + first_window_of(r + 1), r);
 
@@ -230,7 +231,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     for (int r = 0; r <= num_ranks; ++r) positions_.begins.push_back(begins_[first_window_of(r)]);
 }
 
-// Of this rank's points, whether cells of several windows use them: only facets of such points can lie on a border.
+// Returns for each of this rank's points whether cells of several windows use it: only facets of such points can be on
+// a border.
 std::vector<bool> CurveWindows::find_shared_points() const
 {
     const auto rank = messages_.rank();
@@ -259,7 +261,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 {
     const std::vector<std::uint8_t> shared_here(is_shared.begin(), is_shared.end());
     std::vector<bool> marks(mesh_.num_points(), false);
-    std::vector<BorderFacet> facets;  // those that this rank compares
+    std::vector<BorderFacet> facets;  // the facets that this rank compares
     border_points_.resize(end_window() - first_window());
     DuplicateCells duplicates(messages_);
     for (std::int32_t round = 0; round < num_rounds(); ++round) {
@@ -298,7 +300,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 
     duplicates.count(faults_);
     std::ranges::sort(facets);
-    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell that has the facet twice
+    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell may have the same facet twice
     std::vector<std::vector<Crossing>> pairs(messages_.size());
     std::vector<SharedFacet> cells;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
@@ -336,7 +338,7 @@ void CurveWindows::find_nearest()
 
 void CurveWindows::keep_inner_graph(std::int32_t window, const Mesh& cells)
 {
-    // A cell has about as many neighbours as points.
+    // Estimated size of the graph: a cell has about as many neighbours as points.
     if (8 * (cells.num_cells() + 1) + 4 * cells.cells.num_entries() > cache_left_) return;
     auto& kept = cache_[window - first_window()];
     kept = inner_graph_of(window, cells);
@@ -359,14 +361,14 @@ Csr CurveWindows::inner_graph(std::int32_t window) const
     return with_edges(graph, 0, edges);
 }
 
-// Without the facets on the border, whose cells are joined by `inner_crossings_`.
+// Leaves out facets on the border, whose cells are joined by `inner_crossings_`.
 Csr CurveWindows::inner_graph_of(std::int32_t window, const Mesh& cells) const
 {
     std::vector<bool> is_border(mesh_.num_points(), false);
     for (const auto point : border_points_[window - first_window()]) is_border[point] = true;
     FacetCrowds crowds;
     auto graph = with_numbers_in_file(ids(window), [&] { return cell_graph(cells, dimensions_, &is_border, &crowds); });
-    if (crowds.most_cells > most_mutual_cells) {  // which of them are neighbours depends on their order in the file
+    if (crowds.most_cells > most_mutual_cells) {  // the neighbours depend on the cells' order in the file
         std::vector<std::int32_t> order(ids(window).size()), sorted_ids;
         std::iota(order.begin(), order.end(), 0);
         std::ranges::sort(order, {}, [&](std::int32_t cell) { return ids(window)[cell]; });

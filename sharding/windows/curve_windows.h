@@ -20,17 +20,18 @@ namespace meshard {
 
 class NearestGraph;
 
-/// The cells of a mesh that is too large for one memory, in the order of a Hilbert curve and cut into windows, runs along the curve. A cell's
-/// index in that order is its **position**. Windows are dealt out to the ranks in runs; each rank knows its own, takes cells when it
-/// needs them, and asks others for the rest. Of a point cloud the cells are its points, and neighbours are the 8 nearest, as in `mesh_graph`; so they are of
-/// a mesh of vertices.
+/// The cells of a mesh that is too large for one memory, ordered along a Hilbert curve and divided into windows, which
+/// are runs along the curve. A cell's index in that order is its **position**. Each rank has a run of windows; it reads
+/// cells when it needs them, and fetches other data from the ranks that have it. The cells of a point cloud are its
+/// points, and neighbours are the 8 nearest, as in `mesh_graph`; the same holds for a mesh of vertices.
 ///
 /// Windows depend on the mesh and on `cells_a_window`, never on the number of ranks.
 class CurveWindows {
 public:
-    /// Collective. Finds the windows and the neighbours across their borders. Up to `cache_bytes` of graphs are kept for later.
-    /// @throws InvalidInput for coordinates that are NaN or infinite, or of a cloud above 1e150, BadCell with the number in the file as `cell_graph`, IoError
-    /// as `StoredMesh::cells`.
+    /// Finds the windows and the neighbours across their borders. Graphs of windows are cached, up to `cache_bytes`.
+    /// Collective.
+    /// @throws InvalidInput for coordinates that are NaN or infinite, or in a cloud above 1e150; BadCell with the
+    /// number in the file as `cell_graph`; IoError as `StoredMesh::cells`.
     CurveWindows(const StoredMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes);
     ~CurveWindows();
 
@@ -41,31 +42,34 @@ public:
     std::int64_t size(std::int32_t window) const { return begins_[window + 1] - begins_[window]; }
     std::int32_t window_of(std::int64_t position) const;
 
-    /// Windows that the rank with most has: what all go through together takes so many rounds.
+    /// The largest number of windows of a rank, which is the number of rounds in a collective loop over windows.
     std::int32_t num_rounds() const;
 
-    /// The window that a rank goes through in a round, or -1.
+    /// The window that a rank processes in a round, or -1.
     std::int32_t window_in_round(int rank, std::int32_t round) const
     {
         const auto window = first_window_of(rank) + round;
         return window < first_window_of(rank + 1) ? window : -1;
     }
 
-    const RankRanges& positions() const { return positions_; }  ///< of each rank
-    const RankRanges& points() const { return points_; }        ///< rank that keeps what there is to say of a point
-    const RankRanges& cells() const { return cells_; }          ///< the same for cells by their number in the file
+    const RankRanges& positions() const { return positions_; }  ///< positions of each rank
+    const RankRanges& points() const { return points_; }        ///< points whose data each rank keeps
+    /// Cells, by number in the file, whose data each rank keeps.
+    const RankRanges& cells() const { return cells_; }
 
-    std::span<const std::int32_t> ids() const { return ids_; }  ///< number in the file of each of this rank's positions
+    /// Number in the file of the cell at each of this rank's positions.
+    std::span<const std::int32_t> ids() const { return ids_; }
     std::span<const std::int32_t> ids(std::int32_t window) const;
 
-    /// First cell that uses each of this rank's points, or -1; nothing for a cloud.
+    /// The first cell that uses each of this rank's points, or -1; empty for a cloud.
     std::span<const std::int32_t> first_cells() const { return first_cells_; }
     std::vector<std::int32_t> take_first_cells() { return std::move(first_cells_); }
 
-    /// Collective. What is suspicious about the whole mesh. While there are `first_cells`.
+    /// Suspicious cells and points of the whole mesh. Collective; must be called before `take_first_cells`.
     MeshFaults faults() const;
 
-    /// Collective. Facets of more than two cells, with numbers in the file, on the borders of windows and in the graphs that were made so far.
+    /// Facets of more than two cells, with numbers in the file: those on borders of windows, and those in graphs made
+    /// so far. Collective.
     FacetCrowds crowds() const;
 
     const StoredMesh& mesh() const { return mesh_; }
@@ -74,13 +78,13 @@ public:
     /// Centroids of the cells of a window, (cells, 3), as `row_centroids`.
     std::vector<float> centroids(std::int32_t window) const;
 
-    /// The points that the rows of a window are, in a cloud or a mesh of vertices; (rows, 3), in the file's type.
+    /// The points of the rows of a window, in a cloud or a mesh of vertices; (rows, 3), in the file's type.
     DataArray points_of_rows(std::int32_t window) const;
 
-    /// The cells of a window, as StoredMesh gives them; not of a cloud.
+    /// The cells of a window, as StoredMesh returns them; not for a cloud.
     Mesh cells(std::int32_t window) const { return mesh_.cells(ids(window)); }
 
-    /// Neighbours within the window, by index in it.
+    /// Neighbours within the window, by index in the window.
     Csr inner_graph(std::int32_t window) const;
 
     /// Neighbours in other windows, ascending.
@@ -119,14 +123,16 @@ private:
     std::vector<std::int32_t> ids_;
     std::vector<std::int32_t> first_cells_;
     bool rows_are_points_ = false;
-    std::unique_ptr<NearestGraph> nearest_;                 // of rows that are points
-    std::vector<Crossing> crossings_;                       // of others
-    MeshFaults faults_;                                     // of this rank's cells
-    std::vector<Crossing> inner_crossings_;                 // neighbours in one window by facets on its border
-    std::vector<std::vector<std::int32_t>> border_points_;  // points of each window of this rank that others use, too
+    std::unique_ptr<NearestGraph> nearest_;  // if rows are points
+    std::vector<Crossing> crossings_;        // if rows are not points
+    MeshFaults faults_;                      // found in this rank's cells
+    // Pairs of neighbours in one window that share a facet on its border.
+    std::vector<Crossing> inner_crossings_;
+    // For each window of this rank, the points that other windows use too.
+    std::vector<std::vector<std::int32_t>> border_points_;
     mutable FacetCrowds crowds_;
     std::int64_t cache_left_;
-    std::vector<std::optional<Csr>> cache_;  // of this rank's windows
+    std::vector<std::optional<Csr>> cache_;  // graphs of this rank's windows
 };
 
 }  // namespace meshard

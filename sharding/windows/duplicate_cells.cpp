@@ -36,7 +36,7 @@ void DuplicateCells::count(MeshFaults& faults)
         std::vector<std::int32_t> windows;
         for (; end < shared_.size() && shared_[end].hash == shared_[begin].hash; ++end) windows.push_back(shared_[end].window);
         std::ranges::sort(windows);
-        // Those within a window have been counted there.
+        // Duplicates within one window have been counted there.
         const auto num_windows = std::ranges::unique(windows).begin() - windows.begin();
         if (num_windows > 1) note(num_windows - 1, shared_[begin + 1].id);
     }

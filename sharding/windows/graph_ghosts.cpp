@@ -22,7 +22,7 @@ Candidate candidate_of(const GhostMark& mark)
     return {mark.position, mark.part};
 }
 
-// The neighbours of the ghosts of the layer before.
+// Marks the neighbours of the ghosts of the previous layer.
 void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of, std::span<const std::int32_t> owners, std::int32_t level,
                std::vector<GhostMark>& marks)
 {
@@ -61,7 +61,7 @@ void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphO
 void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside,
                       std::vector<GhostMark>& marks)
 {
-    std::unordered_map<std::int32_t, std::int32_t> seen_by;  // the last cell with a neighbour in the part
+    std::unordered_map<std::int32_t, std::int32_t> seen_by;  // for each part the last cell that has a neighbour in it
     for (std::int32_t cell = 0; cell < graph.num_cells; ++cell) {
         for (const auto neighbor : graph.graph.row(cell)) {
             const auto owner = neighbor < graph.num_cells ? owners[neighbor] : outside[neighbor - graph.num_cells];

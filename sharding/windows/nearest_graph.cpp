@@ -15,10 +15,10 @@ namespace meshard {
 
 namespace {
 
-// A window asks another for rows that lie near some of its own.
+// A window's request for another window's rows near its own.
 struct Request {
     int rank;
-    std::int32_t window;  // that is asked
+    std::int32_t window;  // the requested window
     CoordinateBox box;
     double most_squared;
 };
@@ -37,7 +37,7 @@ struct Neighbor {
 
 }  // namespace
 
-// The search of one window for the nearest of its rows, which are numbered in the order of their ids.
+// The search for the nearest neighbours of the rows of one window, which are numbered in the order of their ids.
 class NearestGraph::WindowSearch {
 public:
     WindowSearch(const NearestGraph& graph, std::int32_t window)
@@ -48,7 +48,7 @@ public:
             if (const auto found = inner_.row(row); std::ssize(found) == graph.num_nearest_) worst_[row] = squared_distance(row, found.back());
     }
 
-    /// What other windows are asked for: rows that might be nearer than what was found.
+    /// Requests for rows of other windows that may be nearer than those found so far.
     std::vector<Request> requests() const
     {
         const auto reach = worst_.empty() ? -1 : std::ranges::max(worst_);
@@ -94,7 +94,8 @@ public:
         }
     }
 
-    /// Calls a function for each row, with its index in the window, the number of its nearest neighbours in the window, and its neighbours in other windows.
+    /// Calls `tell` for each row with its index in the window, the number of its nearest neighbours in the window, and
+    /// its neighbours in other windows.
     template <class F>
     void finish(F&& tell) const
     {
@@ -114,7 +115,7 @@ private:
     std::int32_t id(std::int32_t row) const { return graph_.windows_.ids(window_)[rows_.order[row]]; }
     std::int32_t position(std::int32_t row) const { return static_cast<std::int32_t>(graph_.windows_.begin(window_)) + rows_.order[row]; }
 
-    // As the search tree adds it up.
+    // Adds in the same order as the search tree, so that the bits are equal.
     double squared_distance(std::int64_t a, std::int64_t b) const
     {
         double sum = 0;
@@ -130,8 +131,10 @@ private:
     Ordered rows_;
     std::vector<double> coordinates_;
     Csr inner_;
-    std::vector<double> worst_;                                      // of each row: squared distance of the last of its nearest so far
-    std::unordered_map<std::int32_t, std::vector<Neighbor>> lists_;  // of rows with neighbours elsewhere
+    // For each row the squared distance of its last neighbour so far.
+    std::vector<double> worst_;
+    // Neighbours of rows that have some in other windows.
+    std::unordered_map<std::int32_t, std::vector<Neighbor>> lists_;
 };
 
 NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowCoordinates coordinates)
@@ -150,7 +153,7 @@ NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, 
     crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
 }
 
-// In a round each rank searches for one of its windows.
+// In each round every rank searches for the rows of one of its windows.
 void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& found)
 {
     const auto window = windows_.window_in_round(messages_.rank(), round);
@@ -163,7 +166,7 @@ void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& foun
                 if (windows_.window_in_round(rank, asked) == request.window) return true;
             return false;
         };
-        if (std::ranges::none_of(requests, is_asked)) continue;  // for all ranks alike
+        if (std::ranges::none_of(requests, is_asked)) continue;  // the same on all ranks
         std::vector<std::vector<Row>> to(messages_.size());
         const auto other = windows_.window_in_round(messages_.rank(), asked);
         std::vector<double> coordinates;

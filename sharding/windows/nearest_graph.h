@@ -14,15 +14,16 @@ namespace meshard {
 
 class CurveWindows;
 
-/// The graph of the nearest neighbours of rows that no process holds: that of `nearest_neighbor_graph`, window by window. What is kept is how many of a row's
-/// nearest lie in its own window, and the neighbours in others; the rest is searched for when it is asked for.
+/// The graph of nearest neighbours (`nearest_neighbor_graph`) of rows that no process holds as a whole, window by
+/// window. For each row it stores how many of its nearest are in its own window, and the neighbours in others;
+/// neighbours within a window are searched again when they are requested.
 class NearestGraph {
 public:
-    /// Collective. Each window finds the nearest in itself, and asks those other windows for rows that lie so near that they might be nearer.
+    /// Each window searches its own rows, and then requests rows of other windows that may be nearer. Collective.
     /// @throws InvalidInput for a coordinate above 1e150.
     NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowCoordinates coordinates);
 
-    /// Neighbours within a window of this rank, by index in it.
+    /// Neighbours within a window of this rank, by index in the window.
     Csr inner_graph(std::int32_t window) const;
 
     /// Neighbours in other windows, ascending.
@@ -31,7 +32,7 @@ public:
     WindowGraph graph(std::int32_t window) const;
 
 private:
-    // The rows of a window in the order of their numbers in the file, by which ties are decided.
+    // The rows of a window in the order of their numbers in the file, which decides ties.
     struct Ordered {
         std::vector<std::int32_t> order;  // index in the window
         DataArray coordinates;
@@ -45,7 +46,8 @@ private:
     RankMessages& messages_;
     std::int32_t num_nearest_;
     RowCoordinates coordinates_;
-    std::vector<std::uint16_t> num_inside_;  // of each of this rank's positions, of its nearest those in its window
+    // For each of this rank's positions, how many of its nearest are in its window.
+    std::vector<std::uint16_t> num_inside_;
     std::vector<Crossing> crossings_;
 };
 

@@ -10,14 +10,15 @@
 
 namespace meshard {
 
-/// Counts the connected pieces of parts that lie in several windows, on several ranks: pieces within each window, joined by the edges that
-/// cross windows.
+/// Counts the connected pieces of parts that extend over windows and ranks: pieces within each window are joined by the
+/// edges between windows.
 class PieceCounter {
 public:
-    /// A window of this rank, in ascending order; `owners` are those of its cells, `outside` those of the other rows of `graph`.
+    /// Adds a window of this rank, in ascending order; `owners` are the owners of its cells, `outside` those of the
+    /// other rows of `graph`.
     void add_window(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside);
 
-    /// Collective, after all windows. Pieces of each part, on rank 0; elsewhere zeros.
+    /// The number of pieces of each part, on rank 0; zeros elsewhere. Collective, after all windows.
     std::vector<std::int64_t> count(RankMessages& messages, const RankRanges& positions, std::int32_t num_parts) const;
 
 private:
@@ -25,9 +26,9 @@ private:
         std::int32_t position, piece;
     };
 
-    std::vector<std::int32_t> parts_;  // of each piece found within a window
-    std::vector<Place> places_;        // by position
-    std::vector<Place> links_;         // position in another window, piece here that goes on there
+    std::vector<std::int32_t> parts_;  // part of each piece within a window
+    std::vector<Place> places_;        // sorted by position
+    std::vector<Place> links_;         // a position in another window, and the piece here that is connected to it
 };
 
 }  // namespace meshard

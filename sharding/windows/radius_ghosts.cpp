@@ -10,7 +10,7 @@ namespace meshard {
 
 namespace {
 
-// A row of the layer before: whose neighbours are ghosts of the part.
+// A row of the previous layer: rows of other parts near it become ghosts of `part`.
 struct Source {
     std::int32_t part;
     std::array<float, 3> point;
@@ -42,7 +42,7 @@ public:
 private:
     bool are_near(std::int32_t a, std::int32_t b) const { return coordinates_.box(a).squared_distance(coordinates_.box(b)) <= radius_ * radius_; }
 
-    // Each rank searches in one of its windows, for sources in one window of each rank after the other.
+    // Each rank searches one of its windows, for the sources of one window of each rank after the other.
     void search_in_round(std::int32_t round)
     {
         const auto here = windows_.window_in_round(messages_.rank(), round);
@@ -60,14 +60,14 @@ private:
                 }
                 if (other >= 0 && are_near(window, other)) to[searching] = sources_near(other, coordinates_.box(window));
             }
-            if (!is_any_near) continue;  // for all ranks alike
+            if (!is_any_near) continue;  // the same on all ranks
             std::vector<Source> sources;
             for (const auto& part : exchange(messages_, std::move(to))) sources.insert(sources.end(), part.begin(), part.end());
             if (here >= 0) mark_near(here, coordinates, std::move(sources));
         }
     }
 
-    // The sources of a window within reach of a box.
+    // The sources of a window within the radius of a box.
     std::vector<Source> sources_near(std::int32_t window, const CoordinateBox& box) const
     {
         const auto coordinates = coordinates_.of(window);
@@ -86,13 +86,13 @@ private:
                  mark != marks_.end() && mark->position < begin + windows_.size(window); ++mark)
                 if (mark->level == level_ - 1) add(mark->position - begin, mark->part);
         }
-        std::ranges::sort(sources);  // points that lie on each other count once
+        std::ranges::sort(sources);  // coinciding points count once
         const auto repeated = std::ranges::unique(sources);
         sources.erase(repeated.begin(), repeated.end());
         return sources;
     }
 
-    // Rows of other parts within the radius of a source.
+    // Marks rows of other parts within the radius of a source.
     void mark_near(std::int32_t window, const std::vector<double>& coordinates, std::vector<Source> sources)
     {
         const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());

@@ -10,10 +10,11 @@
 
 namespace meshard {
 
-/// Collective. The ghosts of all parts by distances between centroids: those of `ghost_graph` with a radius, without such a graph. A window gets from those
-/// near it the rows of the layer before that lie within reach, and looks among them, part by part, for one within the radius of each of its own rows.
-/// @param owners of this rank's positions
-/// @return of this rank's rows
+/// The ghosts of all parts by distances between centroids, equal to those of `ghost_graph` with a radius, without
+/// building that graph. Each window receives the rows of the previous layer within reach from the windows near it, and
+/// searches them, part by part, for one within the radius of each of its own rows. Collective.
+/// @param owners   owners of this rank's cells
+/// @return marks of this rank's cells
 std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius,
                                         std::int32_t num_layers);
 

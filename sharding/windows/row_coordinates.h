@@ -14,7 +14,7 @@ namespace meshard {
 
 class CurveWindows;
 
-/// A box around points; empty at first.
+/// A bounding box; empty at first.
 struct CoordinateBox {
     static constexpr double infinity = std::numeric_limits<double>::infinity();
 
@@ -28,7 +28,7 @@ struct CoordinateBox {
         }
     }
 
-    /// To a point, or to another box. With rounding never above the distance to a point in the box.
+    /// Distance to a point, or to another box. Rounding never makes it larger than the distance to a point in the box.
     double squared_distance(const std::array<double, 3>& point) const { return squared_distance(CoordinateBox{point, point}); }
     double squared_distance(const CoordinateBox& other) const
     {
@@ -41,9 +41,9 @@ struct CoordinateBox {
     }
 };
 
-/// Which coordinates a row has.
+/// Which coordinates represent a row.
 enum class RowCoordinate : std::uint8_t {
-    Centroid,  ///< its centroid (`row_centroids`), for ghosts by distance; 12 bytes are kept for each row
+    Centroid,  ///< its centroid (`row_centroids`), for ghosts by distance; takes 12 bytes for each row
     Point      ///< its point, for the graph of a cloud or of vertices
 };
 
@@ -56,13 +56,13 @@ public:
     /// (rows, 3), for a window of this rank.
     DataArray of(std::int32_t window) const;
 
-    /// The box around the rows of any window.
+    /// The bounding box of the rows of any window.
     const CoordinateBox& box(std::int32_t window) const { return boxes_[window]; }
 
 private:
     const CurveWindows& windows_;
     RowCoordinate kind_;
-    std::vector<float> centroids_;  // by this rank's positions
+    std::vector<float> centroids_;  // for this rank's positions
     std::vector<CoordinateBox> boxes_;
 };
 

@@ -25,7 +25,7 @@ struct OwnedCell {
     std::int32_t id, owner;
 };
 
-// Of a cut edge.
+// The parts of a cut edge.
 struct PartPair {
     std::int32_t from, to;
 
@@ -62,7 +62,8 @@ void WindowCut::take_given()
     }
 }
 
-// As `partition_by_curve`: of several weights each counts with its share of the total.
+// The same cut as `partition_by_curve`: with several weights, the weight of a cell is the mean of its shares of their
+// totals.
 void WindowCut::cut_along_curve()
 {
     std::vector<std::int64_t> sums(num_weights_, 0);
@@ -79,13 +80,13 @@ void WindowCut::cut_along_curve()
     };
     owners_.assign(windows_.ids().size(), 0);
     const auto begin = windows_.positions().begin(messages_.rank());
-    std::vector<double> totals;  // of each window
+    std::vector<double> totals;  // weight of each window
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
         totals.push_back(0);
         for (std::int64_t i = 0; i < windows_.size(window); ++i) totals.back() += weight_of(windows_.begin(window) - begin + i);
     }
     totals = gather_everywhere(messages_, totals);
-    std::vector<double> before{0};  // of each part, what those up to it take
+    std::vector<double> before{0};  // sum of the capacities of the parts before each part
     for (std::int32_t part = 0; part < options_.num_parts; ++part)
         before.push_back(before.back() + (options_.capacities.empty() ? 1 : options_.capacities[part]));
     const auto total = std::accumulate(totals.begin(), totals.end(), 0.0);
@@ -154,7 +155,7 @@ void WindowCut::refine()
 {
     const auto sums = part_weights();
     const auto most = largest_weights_allowed(options_.num_parts, options_.num_parts, balance_of(sums));
-    std::vector<std::int64_t> num_present(options_.num_parts, 0);  // windows in which each part has cells
+    std::vector<std::int64_t> num_present(options_.num_parts, 0);  // number of windows in which each part has cells
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
         std::vector<bool> is_present(options_.num_parts, false);
         for (const auto owner : owners_in(window)) is_present[owner] = true;
@@ -171,7 +172,7 @@ void WindowCut::refine()
         std::vector<std::uint8_t> is_fixed(owners.size(), 1);
         std::fill_n(is_fixed.begin(), graph.num_cells, std::uint8_t{0});
         for (const auto& crossing : windows_.crossings(window)) is_fixed[crossing.here - windows_.begin(window)] = 1;
-        // Cells outside weigh nothing: they stay.
+        // Cells outside the window have weight 0: they do not move.
         const auto known = weights_in(window);
         std::vector<std::int32_t> weights(known.begin(), known.end());
         if (known.empty()) weights.assign(graph.num_cells, 1);
@@ -182,7 +183,7 @@ void WindowCut::refine()
         for (std::size_t at = 0; at < most.size(); ++at)
             if (const auto present = num_present[at / num_weights_]; present > 0) most_here[at] += std::max<std::int64_t>(0, most[at] - sums[at]) / present;
 
-        const double work = options_.thorough ? 12 : 3;  // for each row and entry
+        const double work = options_.thorough ? 12 : 3;  // largest work for each row and entry
         BoundarySearch search(graph.graph, owners, options_.num_parts, {.num_weights = num_weights_, .row_weights = weights, .most_weight = most_here},
                               {.ghost_share = options_.ghost_share,
                                .patience = options_.thorough ? 120 : 40,
@@ -200,7 +201,7 @@ void WindowCut::refine()
 
 void WindowCut::number_along_curve()
 {
-    // Parts that are not alike keep their numbers, and so do those of nodes and those that somebody gave.
+    // Parts with different capacities, parts on nodes and those of a given partition keep their numbers.
     if (!options_.capacities.empty() || !options_.levels.empty() || options_.given != nullptr) return;
     const auto begin = windows_.positions().begin(messages_.rank());
     std::vector<std::int64_t> sums(options_.num_parts, 0);
@@ -231,7 +232,7 @@ std::int64_t WindowCut::count_isolated(std::int32_t window, const WindowGraph& g
 PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule& rule)
 {
     const auto neighbors = rule.neighbors;
-    // Rows of a cloud know no edges and vertices.
+    // A cloud has no edges and vertices.
     const bool by_points = (neighbors == GhostNeighbors::Edge || neighbors == GhostNeighbors::Vertex) && !windows_.is_point_cloud();
     const bool by_graph = !by_points && neighbors != GhostNeighbors::Radius && neighbors != GhostNeighbors::Nearest;
     const auto num_parts = options_.num_parts;
@@ -301,11 +302,11 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
         part.cut_edges += edge.count;
         quality.edge_cut += edge.count;
     }
-    quality.edge_cut /= 2;  // each was met from both its ends
+    quality.edge_cut /= 2;  // each edge was counted from both ends
     return quality;
 }
 
-// Owners by number in the file.
+// Sends owners to the ranks of the cells' numbers in the file.
 void WindowCut::settle_cells()
 {
     const auto rank = messages_.rank();
@@ -326,7 +327,7 @@ void WindowCut::settle_cells()
 void WindowCut::settle_points(std::vector<std::int32_t> first_cells)
 {
     settle_cells();
-    if (windows_.is_point_cloud()) return;  // they are the rows
+    if (windows_.is_point_cloud()) return;  // the points are the rows
     constexpr std::int64_t run = std::int64_t{1} << 20;
     const auto rank = messages_.rank();
     point_owners_ = std::move(first_cells);
@@ -373,7 +374,8 @@ RowsOfPart WindowCut::rows_of_parts(std::int32_t first_part) const
 
 Csr WindowCut::neighbors_in_file(std::int64_t begin, std::int64_t end) const
 {
-    std::vector<std::int32_t> cells, degrees, found;  // of this rank; `found` has the rows end to end
+    // `cells` and `degrees` of this rank's rows, and in `found` their neighbours, concatenated.
+    std::vector<std::int32_t> cells, degrees, found;
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
         const auto window = windows_.window_in_round(messages_.rank(), round);
         const auto ids = window >= 0 ? windows_.ids(window) : std::span<const std::int32_t>{};

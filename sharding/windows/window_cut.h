@@ -16,38 +16,42 @@
 
 namespace meshard {
 
-/// A ghost as the piece of a part needs it.
+/// A ghost in the piece of a part.
 struct GhostRow {
     std::int32_t owner, id, level;
 
     auto operator<=>(const GhostRow&) const = default;
 };
 
-/// What one part holds, by numbers in the file.
+/// The rows of one part, by numbers in the file.
 struct RowsOfPart {
     std::vector<std::int32_t> owned;          ///< ascending
-    std::vector<GhostRow> ghosts;             ///< by owner, then number
+    std::vector<GhostRow> ghosts;             ///< sorted by owner, then number
     std::vector<std::int32_t> unused_points;  ///< owned by this part because no cell uses them
 };
 
-/// A partition of the cells of `CurveWindows`, whose owners lie with the windows. All functions are collective.
+/// A partition of the cells of `CurveWindows`; each rank has the owners of its windows' cells. All functions are
+/// collective.
 class WindowCut {
 public:
-    /// By blocks (block_cut.h); along the curve, without a graph, for the method `hilbert` where neither levels nor whole parts are asked for;
-    /// or as given, mended if asked for.
+    /// Cuts by blocks (block_cut.h), or along the curve, without a graph, for the method `hilbert` if neither levels
+    /// nor connected parts are asked for; or takes the given partition, repaired if asked for.
     WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options);
 
-    /// Moves cells between parts window by window (boundary_search.h). Cells with neighbours in other windows stay, so that windows do not
-    /// depend on each other; each gets an equal share of the room that is left in a part. No window's cut gets worse. Parts in one piece stay so if asked for.
+    /// Moves cells between parts window by window (boundary_search.h). Cells with neighbours in other windows stay, so
+    /// that windows do not depend on each other; each window gets an equal share of the weight that a part may still
+    /// gain. No window's cut gets worse. Connected parts stay connected if asked for.
     void refine();
 
-    /// Numbers the parts in the order of their mean positions on the curve. Keeps the numbers with capacities or levels, and of a given partition.
+    /// Numbers the parts in the order of their mean positions on the curve, unless they have capacities or levels or
+    /// were given.
     void number_along_curve();
 
-    /// Finds the ghosts of all parts, those of `ghost_graph`. @return quality; edges between parts and pieces of parts on rank 0 only.
+    /// Finds the ghosts of all parts, equal to those of `ghost_graph`.
+    /// @return quality; edges between parts and pieces of parts on rank 0 only
     PartitionQuality find_ghosts(std::int32_t num_layers, const GhostRule& rule = {});
 
-    /// Largest weight of a part over its fair share, of each weight.
+    /// For each weight the largest ratio of a part's weight to its fair share.
     std::vector<double> imbalances() const;
 
     /// Gives each point the owner of the first cell that uses it (`CurveWindows::take_first_cells`).
@@ -56,34 +60,34 @@ public:
     /// The rows of part `first_part` + this rank's number.
     RowsOfPart rows_of_parts(std::int32_t first_part) const;
 
-    /// After `find_ghosts`: entries of the graph of all cells.
+    /// The number of entries of the graph of all cells; after `find_ghosts`.
     std::int64_t num_graph_entries() const { return num_graph_entries_; }
 
-    /// After `find_ghosts`: polygons and solids without neighbours.
+    /// The number of polygons and solids without neighbours; after `find_ghosts`.
     std::int64_t num_isolated() const { return num_isolated_; }
 
-    /// After `settle_points`. Neighbours of the cells `begin` ... `end` - 1, all by their numbers in the file, ascending; on rank 0, elsewhere nothing. Goes
-    /// through all windows.
+    /// The neighbours of the cells `begin` ... `end` - 1, all by number in the file, ascending; on rank 0, empty
+    /// elsewhere. Computes the graphs of all windows. After `settle_points`.
     Csr neighbors_in_file(std::int64_t begin, std::int64_t end) const;
 
-    /// The same of their owners.
+    /// The owners of the cells `begin` ... `end` - 1 by number in the file; on rank 0, empty elsewhere.
     std::vector<std::int32_t> owners_in_file(std::int64_t begin, std::int64_t end) const;
 
-    /// The owners of the cells of one of this rank's windows, by index in it.
+    /// The owners of the cells of one of this rank's windows, by index in the window.
     std::span<const std::int32_t> owners(std::int32_t window) const
     {
         return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()), windows_.size(window));
     }
 
-    /// Parts that own these points.
+    /// The owners of these points.
     std::vector<std::int32_t> owners_of_points(std::span<const std::int32_t> points) const;
 
 private:
     struct Surroundings {
         std::int32_t window;
-        bool is_here;  ///< this rank has a window in this round; the others ask for nothing
+        bool is_here;  ///< whether this rank has a window in this round; otherwise it requests nothing
         WindowGraph graph;
-        std::vector<std::int32_t> outside;  ///< owners of the cells outside of the window that the graph looks at
+        std::vector<std::int32_t> outside;  ///< owners of the cells outside the window in the graph
     };
     Surroundings window_of_round(std::int32_t round) const;  ///< collective
 
@@ -101,12 +105,12 @@ private:
     RankMessages& messages_;
     WindowCutOptions options_;
     std::int64_t num_cells_;
-    std::vector<std::int32_t> owners_;         // of this rank's positions
-    std::vector<std::int32_t> owners_by_id_;   // of this rank's cells by their number in the file
-    std::vector<std::int32_t> point_owners_;   // of this rank's points
-    std::vector<std::int32_t> unused_points_;  // of this rank
+    std::vector<std::int32_t> owners_;         // owners of the cells at this rank's positions
+    std::vector<std::int32_t> owners_by_id_;   // owners of this rank's cells by number in the file
+    std::vector<std::int32_t> point_owners_;   // owners of this rank's points
+    std::vector<std::int32_t> unused_points_;  // this rank's points that no cell uses
     std::int32_t num_weights_ = 1;
-    std::vector<std::int32_t> weights_;  // (this rank's positions, num_weights_), or none
+    std::vector<std::int32_t> weights_;  // (this rank's positions, num_weights_), or empty
     std::vector<GhostMark> marks_;
     std::int64_t num_graph_entries_ = 0;
     std::int64_t num_isolated_ = 0;

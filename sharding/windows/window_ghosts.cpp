@@ -9,10 +9,10 @@ namespace meshard {
 
 namespace {
 
-// A point (the second is -1) or an edge.
+// A point (the second number is -1) or an edge.
 using Item = std::array<std::int32_t, 2>;
 
-// A part has a cell of the layer before at an item.
+// A part that has a cell of the previous layer at an item.
 struct Touch {
     Item item;
     std::int32_t part;
@@ -68,7 +68,7 @@ struct WindowItems {
         return found;
     }
 
-    // Of each item whether all of its points are among those flagged.
+    // Returns for each item whether all of its points are flagged.
     std::vector<bool> all_flagged(std::span<const std::int32_t> points, std::span<const std::uint8_t> flags) const
     {
         std::vector<bool> result(items.size(), true);
@@ -100,7 +100,8 @@ public:
     }
 
 private:
-    // `work(window, items)`, with no window where this rank has none in a round, and then the exchange of what it gives.
+    // In each round calls `work(window)`, which returns lists for all ranks, and exchanges these; a rank without a
+    // window in the round gets a number past its last one.
     template <class T, class F>
     void in_rounds(F&& work, std::vector<T>& received)
     {
@@ -122,7 +123,7 @@ private:
 
     std::int64_t place(std::int32_t window) const { return windows_.begin(window) - windows_.positions().begin(messages_.rank()); }
 
-    // Marks of the layer before within a window.
+    // Calls `work(cell, part)` for the marks of the previous layer in a window.
     template <class F>
     void each_mark_before(std::int32_t window, F&& work) const
     {
@@ -132,7 +133,7 @@ private:
             if (mark->level == level_ - 1) work(mark->position - begin, mark->part);
     }
 
-    // Points that cells of several parts use.
+    // Flags the points that cells of several parts use.
     void flag_points_between_parts()
     {
         const auto rank = messages_.rank();
@@ -176,7 +177,7 @@ private:
         for (const auto point : points) is_front_[point - windows_.points().begin(messages_.rank())] = 1;
     }
 
-    // Of the items of a window which are in front. Collective.
+    // Returns for each item of a window whether all of its points are flagged. Collective.
     std::vector<bool> front_of(std::int32_t window, const WindowItems* items)
     {
         const auto points = items != nullptr ? items->points() : std::vector<std::int32_t>{};
@@ -256,9 +257,9 @@ private:
     std::span<const std::int32_t> owners_;
     GhostNeighbors neighbors_;
     std::int32_t level_ = 0;
-    std::vector<std::uint8_t> is_front_;  // of this rank's points
-    std::vector<Touch> touches_;          // at the items that have their home here
-    std::vector<GhostMark> marks_;        // by position, then part
+    std::vector<std::uint8_t> is_front_;  // flags of this rank's points
+    std::vector<Touch> touches_;          // touches of the items whose home is this rank
+    std::vector<GhostMark> marks_;        // sorted by position, then part
 };
 
 }  // namespace

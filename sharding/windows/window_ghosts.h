@@ -17,10 +17,10 @@ struct GhostMark {
     auto operator<=>(const GhostMark&) const = default;
 };
 
-/// Collective. The ghosts of all parts by common points or edges: those of `ghost_graph` of the whole mesh, without such a graph. Of points and edges
-/// only those at which parts meet are looked at, layer by layer.
-/// @param owners    of this rank's positions
-/// @return of this rank's cells
+/// The ghosts of all parts by common points or edges, equal to those of `ghost_graph` of the whole mesh, without
+/// building that graph. In each layer only the points and edges at which parts meet are examined. Collective.
+/// @param owners   owners of this rank's cells
+/// @return marks of this rank's cells
 std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners,
                                                  GhostNeighbors neighbors, std::int32_t num_layers);
 

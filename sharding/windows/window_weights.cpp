@@ -9,7 +9,7 @@ namespace meshard {
 
 namespace {
 
-// Points that each cell owns, for this rank's cells by their number in the file.
+// The number of points that each cell owns, for this rank's cells by number in the file.
 std::vector<std::int32_t> owned_points(const CurveWindows& windows, RankMessages& messages)
 {
     constexpr std::int64_t run = std::int64_t{1} << 20;
@@ -33,7 +33,7 @@ std::vector<double> values_of(const CurveWindows& windows, RankMessages& message
     if (name == "cells") return values;
     const auto begin = windows.positions().begin(messages.rank());
     if (name == "points") {
-        if (windows.is_point_cloud()) return values;  // each is one
+        if (windows.is_point_cloud()) return values;  // each cell is one point
         const auto counts = owned_points(windows, messages);
         for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {
             const auto window = windows.first_window() + round;
@@ -68,7 +68,7 @@ std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessag
     std::vector<std::int32_t> weights(windows.ids().size() * names.size());
     for (std::size_t w = 0; w < names.size(); ++w) {
         const auto values = values_of(windows, messages, names[w]);
-        // Window by window, so that the sum does not depend on the number of ranks.
+        // Sums are added window by window, so that they do not depend on the number of ranks.
         std::vector<double> sums;
         double are_integers = 1;
         const auto begin = windows.positions().begin(messages.rank());
