@@ -2,7 +2,6 @@
 """`meshard train`, `predict` and `evaluate` on regular grids: image data and models of grids, the same on any number of ranks and after a stop."""
 import json
 import math
-import shutil
 import xml.etree.ElementTree
 
 from generation_test import fields_of
@@ -202,7 +201,6 @@ class GridPrediction(Grids):
 
 class GridData(Grids):
     def refuse(self, code, texts, *words, **options):
-        shutil.rmtree(self.folder / "runs", ignore_errors=True)
         self.assert_fails(self.meshard("train", "flow.yaml", *words), code, *texts)
 
     def test_that_is_wrong_is_named_before_the_first_step(self):
