@@ -189,7 +189,7 @@ private:
                           (can_go_on ? " exists. Continue it (--resume " + dir.string() + "), replace" : " exists, with steps but no checkpoint. Replace") +
                           " it (--overwrite), or choose another run_id.");
         }
-        if (speaks && !options.overwrite && std::filesystem::exists(dir / "config.yaml"))
+        if (speaks && !options.overwrite && std::filesystem::exists(dir / "metrics.jsonl"))
             std::cerr << "meshard train: the run " << dir.string() << " was begun before and has no checkpoint: it begins anew" << std::endl;
         // These are files of a run that is replaced, or that ended before its first step.
         std::filesystem::remove(dir / "metrics.jsonl");

@@ -90,11 +90,11 @@ class Targets(Inputs):
             self.assertAlmostEqual(judged["guess_rel_l2"], guess, delta=1e-4 * guess)
 
     def test_are_refused_without_what_they_are_divided_by(self):
-        self.assert_fails(self.meshard("train", "car.yaml", "run_id=refused_1", *NONDIMENSIONAL), 3, "case 1", "U_inf is not said", "data.reference.U_inf")
-        self.assert_fails(self.meshard("train", "car.yaml", "run_id=refused_2", *NONDIMENSIONAL, "data.reference.U_inf=0"), 3, "U_inf is 0", "above 0")
-        self.assert_fails(self.meshard("train", "car.yaml", "run_id=refused_3", *NONDIMENSIONAL, "data.fields.pressure.kind=static", "data.reference.U_inf=4"), 3, "p_inf is not said")
-        self.assert_fails(self.meshard("train", "car.yaml", "run_id=refused_4", "~data.fields", *NONDIMENSIONAL, "data.fields={pressure: pMean}"), 2, "data.targets", "kind")
-        self.assert_fails(self.meshard("train", "car.yaml", "run_id=refused_5", "~data.fields", "data.vector_deviation=shared", "data.fields={pressure: pMean}"), 2, "data.vector_deviation", "kind")
+        self.assert_fails(self.meshard("train", "car.yaml", *NONDIMENSIONAL), 3, "case 1", "U_inf is not said", "data.reference.U_inf")
+        self.assert_fails(self.meshard("train", "car.yaml", *NONDIMENSIONAL, "data.reference.U_inf=0"), 3, "U_inf is 0", "above 0")
+        self.assert_fails(self.meshard("train", "car.yaml", *NONDIMENSIONAL, "data.fields.pressure.kind=static", "data.reference.U_inf=4"), 3, "p_inf is not said")
+        self.assert_fails(self.meshard("train", "car.yaml", "~data.fields", *NONDIMENSIONAL, "data.fields={pressure: pMean}"), 2, "data.targets", "kind")
+        self.assert_fails(self.meshard("train", "car.yaml", "~data.fields", "data.vector_deviation=shared", "data.fields={pressure: pMean}"), 2, "data.vector_deviation", "kind")
         self.give_speeds([10, 20, 30, 40], scale_fields=False)
         self.train("divided", 1, "training.max_steps=1", *NONDIMENSIONAL)
         self.assert_fails(self.meshard("predict", "runs/divided", "cases/run_1/boundary_1.vtp", "-o", "new.vtp"), 2, "U_inf", "--set U_inf=")

@@ -501,7 +501,7 @@ TEST_F(Derive, ReplacesArraysOnlyIfAskedTo)
     EXPECT_EQ(array(first, "Gradient", false).num_components(), 3);
 
     EXPECT_TRUE(fails_with(meshard({"derive", path("first.vtu"), "--gradient", "U", "-o", path("x.vtu")}), 3, {"'Gradient' already", "--replace"}));
-    const Mesh second = derived({path("first.vtu"), "--gradient", "U", "--replace"}, "first.vtu");
+    const Mesh second = derived({path("first.vtu"), "--gradient", "U", "--replace", "--overwrite"}, "first.vtu");
 
     EXPECT_EQ(second.point_data.size(), 3U);
     EXPECT_EQ(array(second, "Gradient", false).num_components(), 9);

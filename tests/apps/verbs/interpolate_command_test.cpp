@@ -220,8 +220,9 @@ TEST_F(Interpolate, WritesEveryFormatAndMayWriteOverItsInput)
     const std::string a = write("a.vtu", source), b = write("b.vtp", target);
     const auto expected = brute_force(point_positions(source), source.point_data[0], point_positions(target), 4, 2);
 
+    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "p", "-o", b}), 2, {b, "--overwrite"}));
     for (const auto* output : {"o.vtp", "o.vtu", "o.pvtp", "o.vtkhdf", "b.vtp"}) {
-        const Mesh found = interpolated({a, b, "--fields", "p", "--compress", "none"}, output);
+        const Mesh found = interpolated({a, b, "--fields", "p", "--compress", "none", "--overwrite"}, output);
         EXPECT_EQ(found.num_cells(), target.num_cells()) << output;
         expect_near(*find_array(found.point_data, "p"), expected, 1e-6);
     }
