@@ -8,6 +8,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional
     if (wanted) {
         const auto found =
             std::ranges::find_if(files, [&](const TimedFile& file) { return std::abs(file.time - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted)); });
-        if (found == files.end()) throw IoError(where + ": it has no such time; its last is " + std::to_string(time) + ".");
+        if (found == files.end()) throw IoError(fmt::format("{}: it has no such time; its last is {:f}.", where, time));
         time = found->time;
     }
     std::erase_if(files, [&](const TimedFile& file) { return file.time != time; });
@@ -52,7 +53,7 @@ std::vector<TimedFile> files_of_series(const std::filesystem::path& path, const 
     std::vector<TimedFile> files;
     for (const auto& entry : json["files"]) {
         if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("time") || !entry["time"].is_number())
-            refuse("entry " + std::to_string(files.size()) + " of 'files' has no name and time");
+            refuse(fmt::format("entry {} of 'files' has no name and time", files.size()));
         files.push_back({entry["time"].get<double>(), "", entry["name"].get<std::string>()});
     }
     return files;
@@ -91,7 +92,9 @@ private:
             const auto* source = element.attribute("file");
             const auto* step = element.attribute("timestep");
             const auto time = step != nullptr ? parse_number<double>(*step) : std::optional<double>(0);
-            if (source == nullptr || !time) file.fail("<DataSet> number " + std::to_string(files.size()) + " has no file, or a timestep that is no number");
+            if (source == nullptr || !time)
+                file.fail(
+                    fmt::format("<DataSet> number {} has no file, or a timestep that is no number", files.size()));
             const auto* name = element.attribute("name");
             const auto* part = element.attribute("part");
             files.push_back({*time, name != nullptr && !name->empty() ? *name : "part" + (part != nullptr ? *part : std::to_string(files.size())), *source});

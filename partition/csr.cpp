@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -11,19 +13,20 @@ namespace meshard {
 void Csr::validate(std::int64_t num_columns) const
 {
     if (offsets.empty()) throw InvalidInput("Csr: offsets are empty; even without rows they hold one 0.");
-    if (offsets.front() != 0) throw InvalidInput("Csr: offsets start at " + std::to_string(offsets.front()) + ", expected 0.");
+    if (offsets.front() != 0) throw InvalidInput(fmt::format("Csr: offsets start at {}, expected 0.", offsets.front()));
     for (std::int64_t i = 0; i < num_rows(); ++i)
         if (offsets[i + 1] < offsets[i])
-            throw InvalidInput("Csr: offsets fall from " + std::to_string(offsets[i]) + " to " + std::to_string(offsets[i + 1]) + " at row " +
-                               std::to_string(i) + ".");
+            throw InvalidInput(
+                fmt::format("Csr: offsets fall from {} to {} at row {}.", offsets[i], offsets[i + 1], i));
     if (offsets.back() != num_entries())
-        throw InvalidInput("Csr: offsets end at " + std::to_string(offsets.back()) + ", but there are " + std::to_string(num_entries()) + " indices.");
+        throw InvalidInput(
+            fmt::format("Csr: offsets end at {}, but there are {} indices.", offsets.back(), num_entries()));
     const auto outside = std::ranges::find_if(indices, [&](std::int32_t i) { return i < 0 || i >= num_columns; });
     if (outside != indices.end()) {
         const auto entry = outside - indices.begin();
         const auto row = std::ranges::upper_bound(offsets, entry) - offsets.begin() - 1;
-        throw InvalidInput("Csr: row " + std::to_string(row) + " holds index " + std::to_string(*outside) + ", expected 0 to " +
-                           std::to_string(num_columns - 1) + ".");
+        throw InvalidInput(
+            fmt::format("Csr: row {} holds index {}, expected 0 to {}.", row, *outside, num_columns - 1));
     }
 }
 
@@ -41,7 +44,7 @@ Csr rows_by_label(std::span<const std::int32_t> labels, std::int32_t num_labels)
 
 std::string to_string(const Csr& csr)
 {
-    return "Csr: " + std::to_string(csr.num_rows()) + " rows, " + std::to_string(csr.num_entries()) + " entries";
+    return fmt::format("Csr: {} rows, {} entries", csr.num_rows(), csr.num_entries());
 }
 
 }  // namespace meshard

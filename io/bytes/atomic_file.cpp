@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -61,7 +63,7 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
 
     // In containers a process often has the id of an earlier one, which may have been killed and left its file behind.
     do {
-        temporary_ = folder / ("." + target_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
+        temporary_ = folder / fmt::format(".{}.partial-{}-{}", target_.filename().string(), ::getpid(), counter++);
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) throw_errno(path_, "cannot create a file in " + folder.string(), errno);
@@ -78,7 +80,7 @@ void AtomicFile::reserve(std::uint64_t size)
 {
     // Some file systems do not support it; then the write itself detects a full disk.
     if (size > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-        throw_errno(path_, "cannot reserve " + std::to_string(size) + " bytes", errno);
+        throw_errno(path_, fmt::format("cannot reserve {} bytes", size), errno);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes)

@@ -3,6 +3,8 @@
 
 #include "io/bytes/mapped_file.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -90,9 +92,7 @@ std::uint64_t xxh64_of_file(const std::filesystem::path& path)
 
 std::string hash_text(std::uint64_t hash)
 {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "xxh64:%016llx", static_cast<unsigned long long>(hash));
-    return text.data();
+    return fmt::format("xxh64:{:016x}", hash);
 }
 
 std::string hash_file(const std::filesystem::path& path)

@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -255,12 +257,12 @@ std::pair<std::int64_t, std::int32_t> Hdf5Group::shape(const std::string& name) 
     const Handle space(H5Dget_space(set), H5Sclose);
     const int rank = H5Sget_simple_extent_ndims(space);
     if (rank == 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR) return {1, 1};
-    if (rank < 1 || rank > 3) fail("the data set '" + name + "' has " + std::to_string(rank) + " dimensions, expected 1 or 2");
+    if (rank < 1 || rank > 3) fail(fmt::format("the data set '{}' has {} dimensions, expected 1 or 2", name, rank));
     std::array<hsize_t, 3> dims{1, 1, 1};
     H5Sget_simple_extent_dims(space, dims.data(), nullptr);
     const hsize_t components = dims[1] * dims[2];
     if (dims[0] > INT32_MAX || components > 65536 || components < 1)
-        fail("the data set '" + name + "' has " + std::to_string(dims[0]) + " x " + std::to_string(components) + " values, more than can be read");
+        fail(fmt::format("the data set '{}' has {} x {} values, more than can be read", name, dims[0], components));
     return {static_cast<std::int64_t>(dims[0]), static_cast<std::int32_t>(components)};
 }
 
@@ -268,8 +270,8 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
 {
     const auto [num_rows, num_components] = shape(name);
     if (first < 0 || count < 0 || first > num_rows || count > num_rows - first)
-        fail("the data set '" + name + "' has " + std::to_string(num_rows) + " rows, the rows " + std::to_string(first) + " to " +
-             std::to_string(first + count - 1) + " are asked for. It is damaged");
+        fail(fmt::format("the data set '{}' has {} rows, the rows {} to {} are asked for. It is damaged", name,
+                         num_rows, first, first + count - 1));
     const Handle set(H5Dopen2(id_, name.c_str(), H5P_DEFAULT), H5Dclose);
     const Handle type(H5Dget_type(set), H5Tclose);
     const auto kind = scalar_type(type);

@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -85,18 +87,19 @@ std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const st
     std::size_t at = 0;
     bool has_end = false;
     while (at < text.size() && !has_end) {
-        if (text.size() - at < kBlock) fail("it ends within a header, at byte " + std::to_string(text.size()) + ". It is truncated");
+        if (text.size() - at < kBlock)
+            fail(fmt::format("it ends within a header, at byte {}. It is truncated", text.size()));
         const auto header = text.substr(at, kBlock);
         if (std::ranges::all_of(header, [](char c) { return c == '\0'; })) {
             has_end = true;
             break;
         }
-        if (!has_valid_checksum(header)) fail("the header at byte " + std::to_string(at) + " does not match its checksum");
+        if (!has_valid_checksum(header)) fail(fmt::format("the header at byte {} does not match its checksum", at));
         auto size = number_field(header, kSizeAt, kSizeWidth);
         const char type = header[kTypeAt];
         const bool is_file = type == '0' || type == '\0' || type == '7';
         if (is_file && next_size) size = next_size;
-        if (!size) fail("the header at byte " + std::to_string(at) + " states no size");
+        if (!size) fail(fmt::format("the header at byte {} states no size", at));
         std::string name(text_field(header, 0, 100));
         if (header.substr(kMagicAt, 6) == std::string_view("ustar\0", 6)) {
             const auto prefix = text_field(header, kPrefixAt, 155);
@@ -104,7 +107,7 @@ std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const st
         }
         at += kBlock;
         if (*size > text.size() - at)
-            fail("'" + name + "' has " + std::to_string(*size) + " bytes, and " + std::to_string(text.size() - at) + " are left. It is truncated");
+            fail(fmt::format("'{}' has {} bytes, and {} are left. It is truncated", name, *size, text.size() - at));
         const auto content = text.substr(at, *size);
         if (type == 'x') {
             if (const auto path = pax_value(content, "path")) next_name = path;

@@ -4,6 +4,8 @@
 #include "io/bytes/text_encoding.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -57,7 +59,8 @@ private:
 
     [[noreturn]] void fail_truncated(const std::string& inside) const
     {
-        fail("the file ends inside " + inside + " after " + std::to_string(document_.size()) + " bytes: it is truncated. Copy or write it again");
+        fail(fmt::format("the file ends inside {} after {} bytes: it is truncated. Copy or write it again", inside,
+                         document_.size()));
     }
 
     std::string excerpt() const
@@ -156,7 +159,7 @@ private:
                                           std::string_view("_-.:").find(document_[at_]) != std::string_view::npos))
             ++at_;
         if (at_ == document_.size()) fail_truncated("a tag");
-        if (at_ == begin) fail("expected a name, found " + excerpt() + " at byte " + std::to_string(at_));
+        if (at_ == begin) fail(fmt::format("expected a name, found {} at byte {}", excerpt(), at_));
         return std::string(document_.substr(begin, at_ - begin));
     }
 
@@ -219,7 +222,7 @@ private:
 
     XmlElement parse_element(int depth)
     {
-        if (depth > max_depth) fail("elements are nested more than " + std::to_string(max_depth) + " deep");
+        if (depth > max_depth) fail(fmt::format("elements are nested more than {} deep", max_depth));
         ++at_;
         XmlElement element;
         element.name = parse_name();
@@ -282,7 +285,8 @@ private:
                 const std::string name = parse_name();
                 skip_blanks();
                 if (at_ == document_.size()) fail_truncated("<" + element.name + ">");
-                if (name != element.name || !at(">")) fail("expected </" + element.name + ">, found </" + name + "> at byte " + std::to_string(at_));
+                if (name != element.name || !at(">"))
+                    fail(fmt::format("expected </{}>, found </{}> at byte {}", element.name, name, at_));
                 ++at_;
                 set_text(element, runs);
                 return;

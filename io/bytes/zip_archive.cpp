@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -85,8 +87,8 @@ std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t s
 {
     const auto bytes = archive_.bytes;
     if (begin > bytes.size() || size > bytes.size() - begin)
-        fail("is a damaged zip archive: " + std::string(what) + " lies at byte " + std::to_string(begin) + " with " + std::to_string(size) +
-             " bytes, beyond the end at " + std::to_string(bytes.size()));
+        fail(fmt::format("is a damaged zip archive: {} lies at byte {} with {} bytes, beyond the end at {}", what,
+                         begin, size, bytes.size()));
     return bytes.subspan(begin, size);
 }
 
@@ -124,16 +126,17 @@ void ZipArchive::read_directory()
         fail("is a zip archive in several volumes, which is not supported");
     }
     if (directory_begin > limit || directory_size > limit - directory_begin)
-        fail("is a damaged zip archive: its directory of " + std::to_string(directory_size) + " bytes at byte " + std::to_string(directory_begin) +
-             " does not end before byte " + std::to_string(limit));
+        fail(fmt::format("is a damaged zip archive: its directory of {} bytes at byte {} does not end before byte {}",
+                         directory_size, directory_begin, limit));
 
     auto rest = bytes.subspan(directory_begin, directory_size);
     for (std::uint64_t i = 0; i < count; ++i) {
         if (rest.size() < kEntrySize || number_at<std::uint32_t>(rest, 0) != kEntrySignature)
-            fail("is a damaged zip archive: its directory announces " + std::to_string(count) + " entries, and entry " + std::to_string(i) + " is missing");
+            fail(fmt::format("is a damaged zip archive: its directory announces {} entries, and entry {} is missing",
+                             count, i));
         const std::size_t name_size = number_at<std::uint16_t>(rest, 28), extra_size = number_at<std::uint16_t>(rest, 30);
         const std::size_t total = kEntrySize + name_size + extra_size + number_at<std::uint16_t>(rest, 32);
-        if (total > rest.size()) fail("is a damaged zip archive: entry " + std::to_string(i) + " of its directory is cut off");
+        if (total > rest.size()) fail(fmt::format("is a damaged zip archive: entry {} of its directory is cut off", i));
         const std::string name(reinterpret_cast<const char*>(rest.data()) + kEntrySize, name_size);
         Entry entry{.method = number_at<std::uint16_t>(rest, 10),
                     .checksum = number_at<std::uint32_t>(rest, 16),
@@ -177,8 +180,9 @@ void ZipArchive::refuse_bombs() const
         if (entry.method == kDeflated) total += std::min(entry.size, std::numeric_limits<std::uint64_t>::max() - total);
     }
     if (total > kModestSize && total / kLargestRatio > archive_.bytes.size())
-        fail("is a zip archive of " + std::to_string(archive_.bytes.size()) + " bytes that claims to unpack to " + std::to_string(total) + ", more than " +
-             std::to_string(kLargestRatio) + " times as much. If that is meant, pack it without compression");
+        fail(fmt::format("is a zip archive of {} bytes that claims to unpack to {}, more than {} times as much. If "
+                         "that is meant, pack it without compression",
+                         archive_.bytes.size(), total, kLargestRatio));
 }
 
 void ZipArchive::refuse_overlaps(std::uint64_t directory_begin) const
@@ -210,12 +214,14 @@ SharedBytes ZipArchive::read(const std::string& name) const
         const std::shared_ptr<std::byte[]> unpacked(new std::byte[entry.size]);
         const std::span<std::byte> out(unpacked.get(), entry.size);
         if (!inflate_into(content.bytes, out))
-            fail("has entry '" + name + "' that does not unpack to its " + std::to_string(entry.size) + " bytes. It is damaged");
+            fail(fmt::format("has entry '{}' that does not unpack to its {} bytes. It is damaged", name, entry.size));
         content = {out, unpacked};
     } else if (entry.method != kStored) {
-        fail("has entry '" + name + "' packed by method " + std::to_string(entry.method) + "; expected stored (0) or deflated (8)");
+        fail(
+            fmt::format("has entry '{}' packed by method {}; expected stored (0) or deflated (8)", name, entry.method));
     } else if (entry.size != entry.packed_size) {
-        fail("has entry '" + name + "' of two sizes, " + std::to_string(entry.packed_size) + " and " + std::to_string(entry.size) + " bytes. It is damaged");
+        fail(fmt::format("has entry '{}' of two sizes, {} and {} bytes. It is damaged", name, entry.packed_size,
+                         entry.size));
     }
     // PyTorch has an option to omit checksums; they are 0 then.
     if (entry.checksum != 0 && checksum_of(content.bytes) != entry.checksum) fail("has entry '" + name + "' that does not match its checksum. It is damaged");

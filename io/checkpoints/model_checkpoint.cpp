@@ -9,6 +9,7 @@
 #include "io/checkpoints/torch_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -108,7 +109,7 @@ private:
     Json parse(const SharedBytes& bytes, const char* name) const
     {
         const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-            if (depth > kDeepest) fail(std::string("has '") + name + "' nested deeper than " + std::to_string(kDeepest) + " levels");
+            if (depth > kDeepest) fail(fmt::format("has '{}' nested deeper than {} levels", name, kDeepest));
             return true;
         };
         try {
@@ -150,7 +151,7 @@ private:
     /// Inserts the arguments of nested models, each as {"__name__": class, "__args__": arguments}.
     Json with_nested(const Json& arguments, const std::string& place, const Json& root, const Json& metadata, int depth)
     {
-        if (depth > kDeepest) fail("has models nested deeper than " + std::to_string(kDeepest) + " levels");
+        if (depth > kDeepest) fail(fmt::format("has models nested deeper than {} levels", kDeepest));
         auto complete = arguments;
         for (auto& [name, value] : complete.items()) {
             const auto key = std::string(kNestedPrefix) + place + name;
@@ -219,7 +220,9 @@ private:
             if (weights != &file.root()) {
                 num_left_out_ = 0;
                 others = to_json(file.root(), weights, 0);
-                if (num_left_out_ > 0) note(std::to_string(num_left_out_) + " tensors beside the model's state dict (an optimizer's, say) are left out.");
+                if (num_left_out_ > 0)
+                    note(fmt::format("{} tensors beside the model's state dict (an optimizer's, say) are left out.",
+                                     num_left_out_));
             }
         }
         if (!others.empty()) checkpoint_.others = dump(others);
@@ -248,8 +251,8 @@ private:
 
     void count_entry(int depth)
     {
-        if (depth > kDeepest) fail("is nested deeper than " + std::to_string(kDeepest) + " levels, or contains itself");
-        if (++num_entries_ > kMostEntries) fail("has more than " + std::to_string(kMostEntries) + " entries");
+        if (depth > kDeepest) fail(fmt::format("is nested deeper than {} levels, or contains itself", kDeepest));
+        if (++num_entries_ > kMostEntries) fail(fmt::format("has more than {} entries", kMostEntries));
     }
 
     std::string key_text(const PickleValue& key) const
@@ -327,7 +330,8 @@ private:
     {
         auto& arrays = checkpoint_.weights.arrays;
         const auto num_dropped = std::erase_if(arrays, [](const NamedArray& array) { return array.name.ends_with("device_buffer"); });
-        if (num_dropped > 0) note(std::to_string(num_dropped) + " 'device_buffer' entries are left out; no model needs them.");
+        if (num_dropped > 0)
+            note(fmt::format("{} 'device_buffer' entries are left out; no model needs them.", num_dropped));
         for (bool is_changed = true; is_changed;) {
             is_changed = false;
             for (const std::string_view prefix : {"module.", "_orig_mod."}) {
@@ -354,7 +358,9 @@ private:
             }
             if (!names.insert(array.name).second) fail("has '" + array.name + "' under an old and a new name");
         }
-        if (num_renamed > 0) note(std::to_string(num_renamed) + " names of an older version (linear_pre, linear_post) are changed to today's.");
+        if (num_renamed > 0)
+            note(fmt::format("{} names of an older version (linear_pre, linear_post) are changed to today's.",
+                             num_renamed));
     }
 
     /// Older files of a DiT have the time embedder at the top level, and its frequencies, which follow from the
@@ -376,7 +382,8 @@ private:
             array.name.insert(at, kAround);
             ++num_moved;
         }
-        if (num_moved > 0) note(std::to_string(num_moved) + " names of an older version (t_embedder) are changed to today's.");
+        if (num_moved > 0)
+            note(fmt::format("{} names of an older version (t_embedder) are changed to today's.", num_moved));
     }
 
     std::filesystem::path path_;

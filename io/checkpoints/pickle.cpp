@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -101,7 +103,10 @@ private:
     using Sequence = PickleValue::Sequence;
     using Dict = PickleValue::Dict;
 
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + ": at byte " + std::to_string(at_) + " of its pickle " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const
+    {
+        throw IoError(fmt::format("{}: at byte {} of its pickle {}.", where_, at_, what));
+    }
 
     template <class Integer>
     Integer next()
@@ -199,7 +204,7 @@ private:
 
     void push_integer(std::string_view digits)
     {
-        if (digits.size() > 8) fail("an integer has " + std::to_string(digits.size()) + " bytes, expected at most 8");
+        if (digits.size() > 8) fail(fmt::format("an integer has {} bytes, expected at most 8", digits.size()));
         std::uint64_t value = 0;
         for (std::size_t i = 0; i < digits.size(); ++i) value |= static_cast<std::uint64_t>(static_cast<unsigned char>(digits[i])) << 8 * i;
         if (!digits.empty() && digits.size() < 8 && static_cast<unsigned char>(digits.back()) >= 0x80) value |= ~std::uint64_t{0} << 8 * digits.size();
@@ -231,7 +236,8 @@ private:
         const auto& arguments = expect<Sequence>(pop(), "a tuple of arguments").items;
         const auto& name = expect<PickledGlobal>(pop(), "a function").name;
         const auto require = [&](std::size_t count) {
-            if (arguments.size() < count) fail("'" + name + "' has " + std::to_string(arguments.size()) + " arguments, expected " + std::to_string(count));
+            if (arguments.size() < count)
+                fail(fmt::format("'{}' has {} arguments, expected {}", name, arguments.size(), count));
         };
         if (name == kOrderedDict) {
             Dict dict;
@@ -250,7 +256,7 @@ private:
             PickledTensor tensor{expect<PickledStorage>(arguments[0], "a storage"), expect<std::int64_t>(arguments[1], "the offset of a tensor"),
                                  integers(arguments[2], "the shape of a tensor"), integers(arguments[3], "the strides of a tensor")};
             if (tensor.shape.size() != tensor.strides.size())
-                fail("a tensor has " + std::to_string(tensor.shape.size()) + " extents and " + std::to_string(tensor.strides.size()) + " strides");
+                fail(fmt::format("a tensor has {} extents and {} strides", tensor.shape.size(), tensor.strides.size()));
             push(std::move(tensor));
         } else if (name == kParameter) {
             require(1);
@@ -275,7 +281,7 @@ private:
     void get(std::uint32_t index)
     {
         const auto found = memo_.find(index);
-        if (found == memo_.end()) fail("value " + std::to_string(index) + " of its memory is used before it was set");
+        if (found == memo_.end()) fail(fmt::format("value {} of its memory is used before it was set", index));
         stack_.push_back(found->second);
     }
 
@@ -283,7 +289,8 @@ private:
     {
         switch (op) {
         case kProto:
-            if (const int protocol = next<std::uint8_t>(); protocol > 5) fail("protocol " + std::to_string(protocol) + " is announced, expected at most 5");
+            if (const int protocol = next<std::uint8_t>(); protocol > 5)
+                fail(fmt::format("protocol {} is announced, expected at most 5", protocol));
             return;
         case kFrame:
             next<std::uint64_t>();

@@ -9,6 +9,7 @@
 #include "io/bytes/zip_archive.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -74,11 +75,12 @@ public:
         std::uint64_t header_size = 0;
         if (looks_like_zip(bytes) || looks_like_tar(bytes) || file_->text().starts_with("\x80\x02"))
             fail("is no safetensors file, but one as .mdlus and .pt are. `meshard convert " + path_.string() + " " + "NAME.safetensors` converts it");
-        if (bytes.size() < 8) fail("has " + std::to_string(bytes.size()) + " bytes, a safetensors file has at least 8");
+        if (bytes.size() < 8) fail(fmt::format("has {} bytes, a safetensors file has at least 8", bytes.size()));
         std::memcpy(&header_size, bytes.data(), 8);
         if (header_size > max_header_size || header_size > bytes.size() - 8)
-            fail("announces a header of " + std::to_string(header_size) + " bytes, but has " + std::to_string(bytes.size() - 8) +
-                 " after its length. It is truncated or no safetensors file");
+            fail(fmt::format(
+                "announces a header of {} bytes, but has {} after its length. It is truncated or no safetensors file",
+                header_size, bytes.size() - 8));
         data_ = bytes.subspan(8 + header_size);
         const Json header = parse_header(file_->text().substr(8, header_size));
         for (const auto& [name, entry] : header.items()) {
@@ -146,12 +148,11 @@ private:
 
         const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
         if (begin > end || end > data_.size())
-            fail(what + "at bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of " + std::to_string(data_.size()) +
-                 ". It is truncated or damaged");
+            fail(fmt::format("{}at bytes {} to {} of {}. It is truncated or damaged", what, begin, end, data_.size()));
         std::int64_t count = 0, num_bytes = 0;
         if (!count_values(array.shape, count) || __builtin_mul_overflow(count, static_cast<std::int64_t>(type->second), &num_bytes) ||
             static_cast<std::uint64_t>(num_bytes) != end - begin)
-            fail(what + "whose shape and type do not match its " + std::to_string(end - begin) + " bytes");
+            fail(fmt::format("{}whose shape and type do not match its {} bytes", what, end - begin));
         array.data = data_.data() + begin;
         array.owner = file_;
         if (reinterpret_cast<std::uintptr_t>(array.data) % type->second != 0) {
@@ -172,11 +173,12 @@ private:
         std::uint64_t end = 0;
         for (const Extent& extent : extents_) {
             if (extent.begin != end)
-                fail("has array '" + *extent.name + "' at byte " + std::to_string(extent.begin) + ", expected " + std::to_string(end) + ": arrays " +
-                     (extent.begin < end ? "overlap" : "leave a gap"));
+                fail(fmt::format("has array '{}' at byte {}, expected {}: arrays {}", *extent.name, extent.begin, end,
+                                 extent.begin < end ? "overlap" : "leave a gap"));
             end = extent.end;
         }
-        if (end != data_.size()) fail("has " + std::to_string(data_.size() - end) + " bytes after its last array. It is damaged");
+        if (end != data_.size())
+            fail(fmt::format("has {} bytes after its last array. It is damaged", data_.size() - end));
     }
 
     /// Checks the version and the hash that meshard has written. The version comes first: another one may hash

@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -157,8 +159,8 @@ void TorchFile::read_legacy(const SharedBytes& file)
         rest = rest.subspan(sizeof count);
         std::uint64_t size = 0;
         if (count < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(count), value_sizes[*key], &size) || size > rest.size())
-            fail("has " + std::to_string(rest.size()) + " bytes left for the " + std::to_string(count) + " values of its storage '" + *key +
-                 "'. It is truncated");
+            fail(fmt::format("has {} bytes left for the {} values of its storage '{}'. It is truncated", rest.size(),
+                             count, *key));
         if (!storages_.emplace(*key, SharedBytes{rest.first(size), file.owner}).second) fail("has two storages '" + *key + "'");
         stored_bytes_ += size;
         rest = rest.subspan(size);
@@ -176,8 +178,8 @@ SharedBytes TorchFile::storage(const PickledStorage& storage, std::size_t value_
     const auto& found = storages_.at(storage.key);
     std::uint64_t size = 0;
     if (storage.num_values < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(storage.num_values), value_size, &size) || size != found.bytes.size())
-        fail("has storage '" + storage.key + "' of " + std::to_string(found.bytes.size()) + " bytes, expected " + std::to_string(storage.num_values) +
-             " values of " + std::to_string(value_size) + " bytes. It is damaged");
+        fail(fmt::format("has storage '{}' of {} bytes, expected {} values of {} bytes. It is damaged", storage.key,
+                         found.bytes.size(), storage.num_values, value_size));
     return found;
 }
 
@@ -191,10 +193,10 @@ NamedArray TorchFile::array(std::string name, const PickledTensor& tensor)
     const auto content = storage(tensor.storage, value_size);
     std::int64_t end = 0;
     if (tensor.offset < 0 || __builtin_add_overflow(tensor.offset, reach->last, &end) || (reach->num_values > 0 && end >= tensor.storage.num_values))
-        fail("has '" + name + "' that reaches beyond the " + std::to_string(tensor.storage.num_values) + " values of its storage");
+        fail(fmt::format("has '{}' that reaches beyond the {} values of its storage", name, tensor.storage.num_values));
     if (reach->num_values > tensor.storage.num_values)
-        fail("has '" + name + "' of " + std::to_string(reach->num_values) + " values in a storage of " + std::to_string(tensor.storage.num_values) +
-             ". Call contiguous() on it before saving");
+        fail(fmt::format("has '{}' of {} values in a storage of {}. Call contiguous() on it before saving", name,
+                         reach->num_values, tensor.storage.num_values));
 
     NamedArray array{std::move(name), *type, tensor.shape, nullptr, nullptr};
     if (reach->num_values == 0) return array;
@@ -207,7 +209,7 @@ NamedArray TorchFile::array(std::string name, const PickledTensor& tensor)
     const auto num_bytes = static_cast<std::size_t>(reach->num_values) * value_size;
     copied_bytes_ += num_bytes;
     if (copied_bytes_ > kLargestGrowth * stored_bytes_)
-        fail("has views of shared storages that take more than " + std::to_string(kLargestGrowth) + " times what is stored");
+        fail(fmt::format("has views of shared storages that take more than {} times what is stored", kLargestGrowth));
     const std::shared_ptr<std::byte[]> copy(new std::byte[num_bytes]);
     if (is_contiguous(tensor))
         std::memcpy(copy.get(), begin, num_bytes);
@@ -233,7 +235,8 @@ std::vector<std::span<const std::byte>> torch_file_pieces(const NamedArrays& con
     layout.add("archive/.format_version", "1");
     layout.add("archive/.storage_alignment", "64");
     layout.add("archive/byteorder", "little");
-    for (std::size_t i = 0; i < content.arrays.size(); ++i) layout.add("archive/data/" + std::to_string(i), {content.arrays[i].bytes()});
+    for (std::size_t i = 0; i < content.arrays.size(); ++i)
+        layout.add(fmt::format("archive/data/{}", i), {content.arrays[i].bytes()});
     layout.add("archive/version", "3\n");
     return layout.finish();
 }

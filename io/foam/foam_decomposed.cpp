@@ -5,6 +5,8 @@
 #include "io/vtk/vtk_parallel_reader.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -47,7 +49,7 @@ std::vector<std::int64_t> counted_from(std::int64_t first, std::int64_t count)
 /// Merges the points of each face between two processors.
 void join_across(std::span<const FoamRegion> processors, std::span<const std::int64_t> first_points, PointSets& points, const std::string& where)
 {
-    const auto between = [](std::size_t a, std::size_t b) { return "processor" + std::to_string(a) + " and processor" + std::to_string(b); };
+    const auto between = [](std::size_t a, std::size_t b) { return fmt::format("processor{} and processor{}", a, b); };
     for (std::size_t here = 0; here < processors.size(); ++here)
         for (const FoamPatch& patch : processors[here].processor_patches()) {
             const auto there = static_cast<std::size_t>(patch.neighbor);
@@ -60,8 +62,8 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
             for (std::int64_t i = 0; i < patch.num_faces; ++i) {
                 const auto ours = processors[here].face(patch.start + i), theirs = processors[there].face(back->start + i);
                 if (ours.size() != theirs.size())
-                    throw IoError(where + ": face " + std::to_string(i) + " between " + between(here, there) + " has " + std::to_string(ours.size()) +
-                                  " points on one side and " + std::to_string(theirs.size()) + " on the other.");
+                    throw IoError(fmt::format("{}: face {} between {} has {} points on one side and {} on the other.",
+                                              where, i, between(here, there), ours.size(), theirs.size()));
                 // OpenFOAM reverses a face without moving its first point.
                 for (std::size_t k = 0; k < ours.size(); ++k)
                     points.join(first_points[here] + ours[k], first_points[there] + theirs[k == 0 ? 0 : theirs.size() - k]);
@@ -107,8 +109,9 @@ std::vector<FoamAddressing> addressing_of(std::span<const FoamRegion> processors
         if (!is_whole) return number_in_order(processors, where);
         for (const auto* ids : {&found.points, &found.faces, &found.cells})
             if (std::ranges::any_of(*ids, [](std::int64_t id) { return id < 0; }))
-                throw IoError(where + ": the numbers that decomposePar noted in processor" + std::to_string(result.size() - 1) +
-                              " are damaged: one is below 0. Decompose the case again.");
+                throw IoError(fmt::format("{}: the numbers that decomposePar noted in processor{} are damaged: one is "
+                                          "below 0. Decompose the case again.",
+                                          where, result.size() - 1));
     }
     return result;
 }
@@ -173,8 +176,8 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
         if (number != static_cast<std::int64_t>(folders.size()))
-            throw IoError("read_mesh: " + case_folder.string() + " has the folder " + path.filename().string() + ", but no processor" +
-                          std::to_string(folders.size()) + ".");
+            throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
+                                      path.filename().string(), folders.size()));
         folders.push_back(path);
     }
     return folders;

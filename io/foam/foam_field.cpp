@@ -3,6 +3,8 @@
 
 #include "io/bytes/ascii_numbers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -51,8 +53,9 @@ std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry
 {
     if (entry.list) {
         if (entry.list->num_rows() != num_rows || entry.list->num_components() != num_components)
-            file.fail("'" + entry.key + "' has " + std::to_string(entry.list->num_rows()) + " values of " + std::to_string(entry.list->num_components()) +
-                      " numbers, expected " + std::to_string(num_rows) + " of " + std::to_string(num_components) + ". Does the field belong to this mesh?");
+            file.fail(
+                fmt::format("'{}' has {} values of {} numbers, expected {} of {}. Does the field belong to this mesh?",
+                            entry.key, entry.list->num_rows(), entry.list->num_components(), num_rows, num_components));
         return entry.list;
     }
     if (!entry.words.empty() && entry.words.front() == "nonuniform") {

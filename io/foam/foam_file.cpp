@@ -5,6 +5,8 @@
 #include "io/bytes/gzip.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -154,13 +156,16 @@ char FoamFile::peek()
 
 std::string_view FoamFile::next_word()
 {
-    if (at_end()) fail("the file ends after " + std::to_string(text_.size()) + " bytes where more is expected: it is truncated. Copy or write it again");
+    if (at_end())
+        fail(fmt::format("the file ends after {} bytes where more is expected: it is truncated. Copy or write it again",
+                         text_.size()));
     const std::size_t begin = at_;
     if (punctuation.find(text_[at_]) != std::string_view::npos) return text_.substr(at_++, 1);
     if (text_[at_] == '"') {
         do {
             at_ = text_.find('"', at_ + 1);
-            if (at_ == std::string_view::npos) fail("a string that begins at byte " + std::to_string(begin) + " has no end. It is truncated");
+            if (at_ == std::string_view::npos)
+                fail(fmt::format("a string that begins at byte {} has no end. It is truncated", begin));
         } while (text_[at_ - 1] == '\\');
         return text_.substr(begin, ++at_ - begin);
     }
@@ -183,8 +188,8 @@ std::string_view FoamFile::next_word()
 void FoamFile::expect(char c)
 {
     if (peek() != c)
-        fail("expected '" + std::string(1, c) + "' at byte " + std::to_string(at_) + ", found " +
-             (at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
+        fail(fmt::format("expected '{}' at byte {}, found {}", c, at_,
+                         at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
     ++at_;
 }
 
@@ -201,23 +206,26 @@ T FoamFile::next_number()
     }
     const std::string_view word = next_word();  // rarer spellings: +1, 1e-400
     if (const auto value = parse_number<T>(word)) return *value;
-    fail("expected a number at byte " + std::to_string(begin) + ", found " + excerpt(word));
+    fail(fmt::format("expected a number at byte {}, found {}", begin, excerpt(word)));
 }
 
 std::int64_t FoamFile::next_count(std::size_t bytes_per_row)
 {
     const auto count = next_number<std::int64_t>();
-    if (count < 0) fail("a list has the negative length " + std::to_string(count));
+    if (count < 0) fail(fmt::format("a list has the negative length {}", count));
     if (static_cast<std::uint64_t>(count) > (text_.size() - at_) / bytes_per_row + 1)
-        fail("a list should have " + std::to_string(count) + " rows, more than the " + std::to_string(text_.size() - at_) +
-             " bytes that are left can hold. It is truncated or damaged");
-    if (count > std::numeric_limits<std::int32_t>::max()) fail("a list has " + std::to_string(count) + " rows, a mesh holds at most 2147483647");
+        fail(fmt::format(
+            "a list should have {} rows, more than the {} bytes that are left can hold. It is truncated or damaged",
+            count, text_.size() - at_));
+    if (count > std::numeric_limits<std::int32_t>::max())
+        fail(fmt::format("a list has {} rows, a mesh holds at most 2147483647", count));
     return count;
 }
 
 const std::byte* FoamFile::take_raw(std::size_t size)
 {
-    if (text_.size() - at_ < size) fail("the file ends within a list of " + std::to_string(size) + " bytes: it is truncated. Copy or write it again");
+    if (text_.size() - at_ < size)
+        fail(fmt::format("the file ends within a list of {} bytes: it is truncated. Copy or write it again", size));
     const auto* data = reinterpret_cast<const std::byte*>(text_.data() + at_);
     at_ += size;
     return data;
@@ -264,7 +272,8 @@ std::vector<std::int32_t> FoamFile::read_labels()
     with_scalar_type(rows.type(), [&]<class T>() {
         for (const T value : rows.values<T>()) {
             labels.push_back(static_cast<std::int32_t>(value));
-            if (static_cast<T>(labels.back()) != value) fail("the label " + std::to_string(value) + " is beyond 32 bits, which a mesh cannot number");
+            if (static_cast<T>(labels.back()) != value)
+                fail(fmt::format("the label {} is beyond 32 bits, which a mesh cannot number", value));
         }
     });
     return labels;
@@ -304,7 +313,7 @@ std::vector<FoamEntry> FoamFile::read_named_entries()
     }
     expect(')');
     if (static_cast<std::int64_t>(all.entries.size()) != count)
-        fail("announces " + std::to_string(count) + " entries, but has " + std::to_string(all.entries.size()) + ". It is damaged");
+        fail(fmt::format("announces {} entries, but has {}. It is damaged", count, all.entries.size()));
     return std::move(all.entries);
 }
 
@@ -319,7 +328,7 @@ FoamEntry FoamFile::read_dictionary(std::int64_t most_rows)
 
 void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool until_brace)
 {
-    if (depth > max_depth) fail("dictionaries are nested more than " + std::to_string(max_depth) + " deep");
+    if (depth > max_depth) fail(fmt::format("dictionaries are nested more than {} deep", max_depth));
     for (;;) {
         if (until_brace ? peek() == '}' : at_end()) break;
         if (peek() == ';') {  // an empty entry, or a semicolon after `}` in some files
@@ -362,7 +371,8 @@ FoamEntry FoamFile::read_entry(FoamEntry& root, int depth)
 {
     FoamEntry entry;
     const std::string_view key = next_word();
-    if (punctuation.find(key.front()) != std::string_view::npos) fail("expected a name at byte " + std::to_string(at_ - 1) + ", found " + excerpt(key));
+    if (punctuation.find(key.front()) != std::string_view::npos)
+        fail(fmt::format("expected a name at byte {}, found {}", at_ - 1, excerpt(key)));
     entry.key = key.front() == '"' ? key.substr(1, key.size() - 2) : key;
     if (peek() == '{') {
         ++at_;
@@ -416,7 +426,8 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
     const std::size_t before = at_;
     const auto announced = next_number<std::int64_t>();
     if (announced > 0 && peek() == '{') {
-        if (announced > most_rows_) fail("a list repeats a value " + std::to_string(announced) + " times, expected at most " + std::to_string(most_rows_));
+        if (announced > most_rows_)
+            fail(fmt::format("a list repeats a value {} times, expected at most {}", announced, most_rows_));
         ++at_;
         // In binary files a repeated value is raw as well, without parentheses.
         DataArray one("", labels ? ScalarType::Int64 : ScalarType::Float64, 1, num_components);

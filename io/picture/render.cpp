@@ -10,9 +10,10 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <span>
 #include <utility>
@@ -138,8 +139,9 @@ std::int32_t find_component(const DataArray& array, const std::string& component
         const bool is_axis = array.num_components() <= 3 && component == std::string(1, "xyz"[std::min(i, 2)]);
         if (is_named || is_axis || component == std::to_string(i)) return i;
     }
-    throw InvalidInput("render_mesh: array '" + array.name() + "' has no component '" + component + "'; it has " + std::to_string(array.num_components()) +
-                       ", numbered from 0 (x, y, z for up to three).");
+    throw InvalidInput(fmt::format(
+        "render_mesh: array '{}' has no component '{}'; it has {}, numbered from 0 (x, y, z for up to three).",
+        array.name(), component, array.num_components()));
 }
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
@@ -334,13 +336,6 @@ void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& pr
         if (scene.is_drawn[i]) rasterizer.draw_dot(project(scene.points[i]), 1.5F, has_values ? coloring.color(scene.values[i]) : plain);
 }
 
-std::string number_text(double value)
-{
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.4g", value);
-    return text.data();
-}
-
 void fill(Image& image, std::int32_t x, std::int32_t y, std::int32_t width, std::int32_t height, Color color)
 {
     for (std::int32_t py = std::max(0, y); py < std::min(image.height, y + height); ++py)
@@ -355,7 +350,8 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         for (std::size_t i = 0; i < coloring.categories.size(); ++i) {
             const std::int32_t y = top + static_cast<std::int32_t>(i) * 26;
             fill(image, left, y, 22, 18, categorical_color(static_cast<std::int64_t>(i)));
-            draw_text(image, left + 30, y + 9 - label_rise, number_text(coloring.categories[i]), label_size, ink);
+            draw_text(image, left + 30, y + 9 - label_rise, fmt::format("{:.4g}", coloring.categories[i]), label_size,
+                      ink);
         }
         return;
     }
@@ -367,7 +363,8 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
         fill(image, left + 22, y, 5, 1, ink);
         const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
-        const auto text = (is_end ? i == 0 ? "<" : ">" : "") + number_text(coloring.low + part * (coloring.high - coloring.low));
+        const auto text = fmt::format("{}{:.4g}", is_end ? i == 0 ? "<" : ">" : "",
+                                      coloring.low + part * (coloring.high - coloring.low));
         draw_text(image, left + 31, y - label_rise, text, label_size, ink);
     }
 }
@@ -457,11 +454,13 @@ PicturePainter::PicturePainter(RenderOptions options) : options_(std::move(optio
 {
     for (const std::int32_t size : {options_.width, options_.height})
         if (size < 64 || size > 16384)
-            throw InvalidInput("render_mesh: a picture of " + std::to_string(options_.width) + " x " + std::to_string(options_.height) +
-                               " pixels; 64 to 16384 are possible each way.");
+            throw InvalidInput(
+                fmt::format("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.",
+                            options_.width, options_.height));
     if (options_.range && !((*options_.range)[0] < (*options_.range)[1]))
-        throw InvalidInput("render_mesh: the colours' range from " + number_text((*options_.range)[0]) + " to " + number_text((*options_.range)[1]) +
-                           " is empty; give the lower end first.");
+        throw InvalidInput(
+            fmt::format("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.",
+                        (*options_.range)[0], (*options_.range)[1]));
 }
 
 PicturePainter::~PicturePainter() = default;

@@ -5,6 +5,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -80,7 +82,7 @@ PartitionDump::PartitionDump(const std::filesystem::path& folder, std::span<cons
             graph_ = begin("mesh.graph");
             graph_->number(num_rows, ' ');
             graph_->number(num_entries / 2, '\n');
-            parts_ = begin("mesh.graph.part." + std::to_string(num_parts));
+            parts_ = begin(fmt::format("mesh.graph.part.{}", num_parts));
         } else if (kind == "foam") {
             decomposition_ = begin("cellDecomposition");
             decomposition_->text(foam_header("labelList", "constant", "cellDecomposition"));

@@ -5,6 +5,8 @@
 #include "io/vtk/vtk_xml_writer.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -184,7 +186,8 @@ private:
             fail("does not have its owned rows first and its ghosts after them in vtkGhostType");
         for (std::int32_t i = 0; i < map.num_owned; ++i)
             if (owners[i] != subdomain_.part)
-                fail("owns the row " + std::to_string(map.global_ids[i]) + " of " + ids_name + ", but PartitionId says " + std::to_string(owners[i]));
+                fail(fmt::format("owns the row {} of {}, but PartitionId says {}", map.global_ids[i], ids_name,
+                                 owners[i]));
         map.ghost_owners.assign(owners.begin() + map.num_owned, owners.end());
         return map;
     }
@@ -197,9 +200,9 @@ private:
             const auto found = std::ranges::find(stored, wanted.stored_as, &DataArray::name);
             if (found == stored.end()) fail("has no " + wanted.group + " array '" + wanted.stored_as + "', which the manifest lists");
             if (found->type() != wanted.type || found->num_components() != wanted.num_components)
-                fail("has the " + wanted.group + " array '" + wanted.stored_as + "' as " + std::to_string(found->num_components()) + " x " +
-                     std::string(to_string(found->type())) + ", the manifest as " + std::to_string(wanted.num_components) + " x " +
-                     std::string(to_string(wanted.type)));
+                fail(fmt::format("has the {} array '{}' as {} x {}, the manifest as {} x {}", wanted.group,
+                                 wanted.stored_as, found->num_components(), to_string(found->type()),
+                                 wanted.num_components, to_string(wanted.type)));
             DataArray array = std::move(*found);
             stored.erase(found);
             array.rename(wanted.name);

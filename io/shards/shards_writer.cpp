@@ -7,6 +7,8 @@
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fcntl.h>
@@ -22,9 +24,7 @@ namespace {
 
 std::string piece_name(std::int32_t part, MeshKind kind)
 {
-    std::string digits = std::to_string(part);
-    digits.insert(0, digits.size() < 4 ? 4 - digits.size() : 0, '0');
-    return "pieces/mesh_" + digits + extension_of(kind);
+    return fmt::format("pieces/mesh_{:04}{}", part, extension_of(kind));
 }
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -62,7 +62,7 @@ PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::fil
     if (std::filesystem::exists(std::filesystem::symlink_status(final_, error)))
         throw IoError("save_subdomains: " + dir.string() + " exists; choose another name or remove it first.");
     partial_ = final_;
-    partial_ += ".partial-" + std::to_string(::getpid());
+    partial_ += fmt::format(".partial-{}", ::getpid());
     above_.emplace(final_);
     std::filesystem::remove_all(partial_, error);
     std::filesystem::create_directory(partial_, error);

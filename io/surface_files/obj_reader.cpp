@@ -7,6 +7,8 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -41,7 +43,10 @@ public:
 private:
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
 
-    [[noreturn]] void fail_line(const std::string& what) const { fail("is no valid .obj file: statement " + std::to_string(line_) + " " + what); }
+    [[noreturn]] void fail_line(const std::string& what) const
+    {
+        fail(fmt::format("is no valid .obj file: statement {} {}", line_, what));
+    }
 
     void read_line(std::string_view text)
     {
@@ -88,12 +93,12 @@ private:
             const auto number = parse_number<std::int64_t>(word.substr(0, word.find('/')));
             const std::int64_t point = !number ? -1 : *number < 0 ? num_points + *number : *number - 1;
             if (point < 0 || point > std::numeric_limits<std::int32_t>::max())
-                fail_line("uses the point '" + std::string(word.substr(0, 40)) + "', expected 1 to " + std::to_string(num_points));
+                fail_line(fmt::format("uses the point '{}', expected 1 to {}", word.substr(0, 40), num_points));
             last_used_ = std::max(last_used_, point);
             cells_.indices.push_back(static_cast<std::int32_t>(point));
             ++count;
         }
-        if (count < least) fail_line("has " + std::to_string(count) + " points, expected " + std::to_string(least) + " or more");
+        if (count < least) fail_line(fmt::format("has {} points, expected {} or more", count, least));
         cells_.offsets.push_back(cells_.num_entries());
         types_.push_back(polydata_cell_type(group, static_cast<std::int64_t>(count)));
         if (group_names_.empty()) {
@@ -107,7 +112,8 @@ private:
     {
         const auto num_points = static_cast<std::int64_t>(coordinates_.size() / 3);
         if (last_used_ >= num_points)
-            fail("uses the point " + std::to_string(last_used_ + 1) + ", but has only " + std::to_string(num_points) + ". It is truncated or damaged");
+            fail(fmt::format("uses the point {}, but has only {}. It is truncated or damaged", last_used_ + 1,
+                             num_points));
         Mesh mesh;
         mesh.kind = MeshKind::Surface;
         mesh.points = DataArray::from("Points", std::move(coordinates_), 3);

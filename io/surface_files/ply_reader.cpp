@@ -8,6 +8,8 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -140,15 +142,16 @@ private:
                 scratch_.clear();
                 read_value(*property.count_type, element, row, scratch_);
                 const std::int64_t length = integer(*property.count_type, 0);
-                if (length < 0) fail("has a list of negative length in " + element.name + " " + std::to_string(row));
+                if (length < 0) fail(fmt::format("has a list of negative length in {} {}", element.name, row));
                 scratch_.clear();
                 for (std::int64_t i = 0; i < length; ++i) read_value(property.type, element, row, scratch_);
                 if (is_of_corners(element, property.name)) add_face(property.type, length, row);
             }
             if (is_text_ && !scanner_.at_line_end() && has_a_line_a_row()) {
                 if (warnings_.empty())
-                    warnings_.push_back("the line of " + element.name + " " + std::to_string(row) +
-                                        " has more values than the header announces; here and on other lines they are left out");
+                    warnings_.push_back(fmt::format("the line of {} {} has more values than the header announces; here "
+                                                    "and on other lines they are left out",
+                                                    element.name, row));
                 scanner_.line();
             }
         }
@@ -177,8 +180,8 @@ private:
             with_scalar_type(type, [&]<class T>() {
                 const auto value = parse_number<T>(word);
                 if (!value)
-                    fail("has '" + std::string(word.substr(0, 40)) + "' in " + element.name + " " + std::to_string(row) + ", a number of type " +
-                         std::string(to_string(type)) + " is expected");
+                    fail(fmt::format("has '{}' in {} {}, a number of type {} is expected", word.substr(0, 40),
+                                     element.name, row, to_string(type)));
                 std::memcpy(values.data() + begin, &*value, sizeof(T));
             });
             return;
@@ -191,7 +194,7 @@ private:
 
     [[noreturn]] void fail_truncated(const Element& element, std::int64_t row) const
     {
-        fail("ends in " + element.name + " " + std::to_string(row) + " of " + std::to_string(element.count) + ". It is truncated");
+        fail(fmt::format("ends in {} {} of {}. It is truncated", element.name, row, element.count));
     }
 
     std::int64_t integer(ScalarType type, std::size_t index) const
@@ -210,7 +213,7 @@ private:
         for (std::int64_t i = 0; i < length; ++i) {
             const std::int64_t point = integer(type, static_cast<std::size_t>(i));
             if (point < 0 || point >= num_points)
-                fail("has face " + std::to_string(row) + " with point " + std::to_string(point) + ", expected 0 to " + std::to_string(num_points - 1));
+                fail(fmt::format("has face {} with point {}, expected 0 to {}", row, point, num_points - 1));
             cells_.indices.push_back(static_cast<std::int32_t>(point));
         }
         cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size()));
@@ -297,7 +300,7 @@ private:
         }
         for (const Element& element : elements_)
             if (element.name != "vertex" && element.name != "face" && element.count > 0 && !element.properties.empty())
-                leave_out("rows of the element '" + element.name + "' (" + std::to_string(element.count) + ")");
+                leave_out(fmt::format("rows of the element '{}' ({})", element.name, element.count));
         return mesh;
     }
 

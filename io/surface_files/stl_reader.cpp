@@ -7,6 +7,8 @@
 #include "io/bytes/text_encoding.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <bit>
 #include <cstring>
@@ -64,17 +66,19 @@ private:
         if (bytes.size() == announced_size) return read_binary(announced);
         if (looks_like_text()) return read_text();
         if (bytes.size() < header_size)
-            fail("has " + std::to_string(bytes.size()) + " bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file");
+            fail(fmt::format(
+                "has {} bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file",
+                bytes.size()));
         // Streaming writers leave a count that they did not know.
         constexpr std::uint32_t unknown = 0xFFFFFFFF;
         const std::uint64_t found = (bytes.size() - header_size) / triangle_size;
         if ((bytes.size() - header_size) % triangle_size != 0 || (announced > found && announced != unknown))
-            fail("announces " + std::to_string(announced) + " triangles, that is " + std::to_string(announced_size) + " bytes; found " +
-                 std::to_string(bytes.size()) + ". It is truncated or no STL file");
+            fail(fmt::format("announces {} triangles, that is {} bytes; found {}. It is truncated or no STL file",
+                             announced, announced_size, bytes.size()));
         read_binary(found);
-        deliver_read_warnings(
-            {path.string() + ": it announces " + std::to_string(announced) + " triangles and has " + std::to_string(found) + "; all of them are read"},
-            options);
+        deliver_read_warnings({fmt::format("{}: it announces {} triangles and has {}; all of them are read",
+                                           path.string(), announced, found)},
+                              options);
     }
 
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
@@ -100,7 +104,7 @@ private:
     void read_binary(std::uint64_t num_triangles)
     {
         if (num_triangles > std::numeric_limits<std::int32_t>::max() / 3)
-            fail("has " + std::to_string(num_triangles) + " triangles, at most 715827882 can be read");
+            fail(fmt::format("has {} triangles, at most 715827882 can be read", num_triangles));
         numbers_.reserve(num_triangles);
         cells_.indices.reserve(3 * num_triangles);
         const std::byte* at = file_->bytes().data() + header_size;
@@ -167,7 +171,8 @@ private:
     std::string_view next_word(TextScanner& scanner) const
     {
         const std::string_view word = scanner.word();
-        if (word.empty()) fail("ends in triangle " + std::to_string(cells_.num_rows()) + " before 'endsolid'. It is truncated");
+        if (word.empty())
+            fail(fmt::format("ends in triangle {} before 'endsolid'. It is truncated", cells_.num_rows()));
         return word;
     }
 
@@ -182,8 +187,8 @@ private:
 
     [[noreturn]] void fail_expected(std::string_view expected, std::string_view found) const
     {
-        fail("is no valid STL file: expected '" + std::string(expected) + "' in triangle " + std::to_string(cells_.num_rows()) + ", found '" +
-             std::string(found.substr(0, 40)) + "'");
+        fail(fmt::format("is no valid STL file: expected '{}' in triangle {}, found '{}'", expected, cells_.num_rows(),
+                         found.substr(0, 40)));
     }
 
     std::string where_;

@@ -8,6 +8,8 @@
 #include "io/vtk/vtk_xml_writer.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cmath>
 #include <limits>
@@ -26,7 +28,7 @@ std::vector<T> numbers_of(const VtkXmlFile& file, const XmlElement& element, con
     std::istringstream stream(text ? *text : "");
     for (T number; stream >> number;) numbers.push_back(number);
     if (numbers.size() != count || !stream.eof())
-        file.fail("its " + std::string(name) + " is '" + (text ? *text : "") + "', " + std::to_string(count) + " numbers are expected");
+        file.fail(fmt::format("its {} is '{}', {} numbers are expected", name, text ? *text : "", count));
     return numbers;
 }
 
@@ -98,11 +100,12 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
         for (const auto& array : arrays) {
             if (array.type() == ScalarType::String) continue;  // texts about the grid
             if (num_rows >= 0 && array.num_rows() != num_rows) {
-                throw InvalidInput("write_image: array '" + array.name() + "' of the " + (tag == std::string("CellData") ? "cells" : "points") + " has " +
-                                   std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) + ".");
+                throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.",
+                                               array.name(), tag == std::string("CellData") ? "cells" : "points",
+                                               array.num_rows(), num_rows));
             }
-            text += "      <DataArray" + vtk_declaration(array) + (num_rows < 0 ? " NumberOfTuples=\"" + std::to_string(array.num_rows()) + "\"" : "") +
-                    " format=\"appended\" offset=\"" + std::to_string(offset) + "\"/>\n";
+            text += fmt::format("      <DataArray{}{} format=\"appended\" offset=\"{}\"/>\n", vtk_declaration(array),
+                                num_rows < 0 ? fmt::format(" NumberOfTuples=\"{}\"", array.num_rows()) : "", offset);
             offset += 8 + (array.bytes().size() + 7) / 8 * 8;
             written.push_back(&array);
         }
@@ -138,7 +141,7 @@ Mesh image_mesh(const ImageGrid& grid)
     if (axes.size() < 2) throw InvalidInput("image_mesh: a grid of " + joined(std::vector{nx, ny, nz}) + " points has no cells of two or three directions.");
     const auto num_points = product(grid, false);
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput("image_mesh: the grid has " + std::to_string(num_points) + " points; 2147483647 are possible.");
+        throw InvalidInput(fmt::format("image_mesh: the grid has {} points; 2147483647 are possible.", num_points));
 
     Mesh mesh;
     std::vector<float> points;

@@ -10,6 +10,8 @@
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <utility>
@@ -167,7 +169,8 @@ void MappedMesh::require_whole() const
 {
     const DataArray& points = rest_.points;
     if (num_points() > 0 && (points.num_components() != 3 || (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)))
-        fail("points are " + std::to_string(points.num_components()) + " x " + std::string(to_string(points.type())) + ", expected 3 x Float32 or Float64");
+        fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", points.num_components(),
+                         to_string(points.type())));
     const auto require_integers = [&](const DataArray& array) {
         if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64)
             fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) + ", integers are expected");
@@ -177,8 +180,9 @@ void MappedMesh::require_whole() const
         require_integers(group.connectivity);
         const auto end = integer(group.ends, group.ends.num_rows() - 1);
         if (end != group.connectivity.num_values())
-            fail("the offsets of the cells end at " + std::to_string(end) + ", but their connectivity has " + std::to_string(group.connectivity.num_values()) +
-                 " entries. The file is damaged");
+            fail(fmt::format(
+                "the offsets of the cells end at {}, but their connectivity has {} entries. The file is damaged", end,
+                group.connectivity.num_values()));
     }
     for (const DataArray* array : {&types_, &faces_, &face_ends_})
         if (array->num_rows() > 0) require_integers(*array);
@@ -212,26 +216,27 @@ void MappedMesh::push_cell(const Group& group, std::int64_t row, std::int32_t ce
     const auto begin = group.begins_with_zero ? at(row) : at(row - 1);
     const auto end = group.begins_with_zero ? at(row + 1) : at(row);
     if (begin < 0 || begin > end || end > group.connectivity.num_values())
-        fail("cell " + std::to_string(cell) + " has the points " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
-             std::to_string(group.connectivity.num_values()) + ". The file is damaged");
+        fail(fmt::format("cell {} has the points {} to {} of {}. The file is damaged", cell, begin, end,
+                         group.connectivity.num_values()));
     count_touched(group.ends, row);
     count_touched(group.connectivity, begin);
     for (auto i = begin; i < end; ++i) {
         const auto point = integer(group.connectivity, i);
         if (point < 0 || point >= num_points())
-            fail("cell " + std::to_string(cell) + " uses point " + std::to_string(point) + ", expected 0 to " + std::to_string(num_points() - 1) +
-                 ". The file is damaged");
+            fail(fmt::format("cell {} uses point {}, expected 0 to {}. The file is damaged", cell, point,
+                             num_points() - 1));
         mesh.cells.indices.push_back(static_cast<std::int32_t>(point));
     }
     mesh.cells.offsets.push_back(mesh.cells.num_entries());
     const auto type = group.polydata_group >= 0 ? polydata_cell_type(group.polydata_group, end - begin) : integer(types_, row);
-    if (type < 0 || type > 255) fail("cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
+    if (type < 0 || type > 255)
+        fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
     mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
     if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty()) fail(fault + ". The file is damaged");
     if (has_polyhedra_)
         push_faces(row, cell, mesh);
     else if (type == kPolyhedron)
-        fail("cell " + std::to_string(cell) + " is a polyhedron, but the file has no faces that can be mapped" + advice);
+        fail(fmt::format("cell {} is a polyhedron, but the file has no faces that can be mapped{}", cell, advice));
 }
 
 void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) const
@@ -247,8 +252,8 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
                 break;
             }
         if (begin > end || end > faces_.num_values())
-            fail("array 'faceoffsets' holds " + std::to_string(end) + " for cell " + std::to_string(cell) + ", expected " + std::to_string(begin) + " to " +
-                 std::to_string(faces_.num_values()) + ". The file is damaged");
+            fail(fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end,
+                             cell, begin, faces_.num_values()));
         count_touched(faces_, begin);
         const auto first = streams.num_entries();
         for (auto i = begin; i < end; ++i) {

@@ -5,6 +5,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -69,9 +71,10 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
             const bool both_text = array.type() == ScalarType::String && model->type() == ScalarType::String;
             if (array.num_components() != model->num_components() ||
                 ((array.type() == ScalarType::String || model->type() == ScalarType::String) && !both_text))
-                throw IoError(where + ": its blocks differ: the array '" + array.name() + "' is " + std::to_string(array.num_components()) + " x " +
-                              std::string(to_string(array.type())) + " in '" + block.name + "' and " + std::to_string(model->num_components()) + " x " +
-                              std::string(to_string(model->type())) + " in another. Choose the blocks that belong together.");
+                throw IoError(fmt::format("{}: its blocks differ: the array '{}' is {} x {} in '{}' and {} x {} in "
+                                          "another. Choose the blocks that belong together.",
+                                          where, array.name(), array.num_components(), to_string(array.type()),
+                                          block.name, model->num_components(), to_string(model->type())));
             if (array.type() != model->type())
                 *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64 : ScalarType::Int64);
         }

@@ -2,6 +2,7 @@
 #include "io/vtk/vtk_bridge.h"
 
 #ifdef MESHARD_WITH_VTK_COMPOSITES
+#include <fmt/core.h>
 #include <vtkAlgorithm.h>
 #include <vtkAppendFilter.h>
 #include <vtkCGNSReader.h>
@@ -206,10 +207,10 @@ private:
         for (int i = 0; i < data.GetNumberOfArrays(); ++i) {
             vtkAbstractArray* from = data.GetAbstractArray(i);
             DataArray array = convert_array(*from);
-            if (array.name().empty()) array.rename("Array" + std::to_string(i));
+            if (array.name().empty()) array.rename(fmt::format("Array{}", i));
             if (num_rows >= 0 && array.num_rows() != num_rows)
-                fail("has the array '" + array.name() + "' with " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) +
-                     ". It is truncated or damaged");
+                fail(fmt::format("has the array '{}' with {} rows, expected {}. It is truncated or damaged",
+                                 array.name(), array.num_rows(), num_rows));
             for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
                 if (attributes->GetAbstractAttribute(role) == from)
                     array.attribute += (array.attribute.empty() ? "" : " ") + std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
@@ -239,8 +240,8 @@ private:
         for (vtkIdType k = 0; k < points.GetNumberOfIds(); ++k) {
             const vtkIdType point = points.GetId(k);
             if (point < 0 || point >= num_points)
-                fail("has cell " + std::to_string(cells.num_rows()) + " with point " + std::to_string(point) + ", expected 0 to " +
-                     std::to_string(num_points - 1) + ". It is damaged");
+                fail(fmt::format("has cell {} with point {}, expected 0 to {}. It is damaged", cells.num_rows(), point,
+                                 num_points - 1));
             cells.indices.push_back(static_cast<std::int32_t>(point));
         }
         cells.offsets.push_back(static_cast<std::int64_t>(cells.indices.size()));
@@ -424,8 +425,8 @@ std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wa
     if (!wanted) return times[count - 1];
     for (int i = 0; i < count; ++i)
         if (std::abs(times[i] - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted))) return times[i];
-    throw IoError(where + " has no such time; its " + std::to_string(count) + " times are " + std::to_string(times[0]) + " to " +
-                  std::to_string(times[count - 1]) + ".");
+    throw IoError(
+        fmt::format("{} has no such time; its {} times are {:f} to {:f}.", where, count, times[0], times[count - 1]));
 }
 
 /// Rows of characters end in 0; VTK 9.1 does not initialise the rest.
@@ -446,7 +447,7 @@ void collect_blocks(vtkDataObject& data, const std::string& name, const std::str
         for (unsigned i = 0; i < tree->GetNumberOfBlocks(); ++i) {
             if (tree->GetBlock(i) == nullptr) continue;
             const char* own = tree->HasMetaData(i) != 0 ? tree->GetMetaData(i)->Get(vtkCompositeDataSet::NAME()) : nullptr;
-            std::string label = own != nullptr && *own != '\0' ? own : "block" + std::to_string(i);
+            std::string label = own != nullptr && *own != '\0' ? own : fmt::format("block{}", i);
             collect_blocks(*tree->GetBlock(i), name.empty() ? label : name + "/" + label, where, blocks);
         }
         return;

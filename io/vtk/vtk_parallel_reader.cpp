@@ -8,6 +8,8 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -63,9 +65,9 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
     std::ranges::stable_sort(cells, {}, key);
     const auto twice = std::ranges::adjacent_find(cells, {}, key);
     if (twice != cells.end())
-        throw IoError(where + ": cell " + std::to_string(ids[*twice]) +
-                      " of GlobalCellIds is in its pieces twice without being marked as a "
-                      "duplicate in vtkGhostType. Remove the ids or mark the copies.");
+        throw IoError(fmt::format("{}: cell {} of GlobalCellIds is in its pieces twice without being marked as a "
+                                  "duplicate in vtkGhostType. Remove the ids or mark the copies.",
+                                  where, ids[*twice]));
     return cells;
 }
 
@@ -77,7 +79,7 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
         const auto xyz = points.values<T>();
         const auto place = [&](std::int32_t row) { return xyz.subspan(3 * static_cast<std::size_t>(row), 3); };
         const auto text = [&](std::int32_t row) {
-            return "(" + std::to_string(place(row)[0]) + ' ' + std::to_string(place(row)[1]) + ' ' + std::to_string(place(row)[2]) + ")";
+            return fmt::format("({:f} {:f} {:f})", 1.0 * place(row)[0], 1.0 * place(row)[1], 1.0 * place(row)[2]);
         };
         double tolerance = -1;
         for (std::size_t i = 1; i < rows.size(); ++i) {
@@ -97,7 +99,8 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
             }
             for (std::size_t axis = 0; axis < 3; ++axis)
                 if (std::abs(static_cast<double>(a[axis]) - static_cast<double>(b[axis])) > tolerance)
-                    return "GlobalPointIds name one point, " + std::to_string(ids[rows[i]]) + ", at two places, " + text(rows[i - 1]) + " and " + text(rows[i]);
+                    return fmt::format("GlobalPointIds name one point, {}, at two places, {} and {}", ids[rows[i]],
+                                       text(rows[i - 1]), text(rows[i]));
         }
         return {};
     });
@@ -168,8 +171,9 @@ Mesh read_vtk_piece(const std::filesystem::path& path, const ReadOptions& option
     for (const std::string& text : file.warnings()) warnings.push_back(path.string() + ": " + text);
     if (options.time) file.choose_time(*options.time);
     if (!options.time && file.times().size() > 1)
-        warnings.push_back(path.string() + ": it has " + std::to_string(file.times().size()) + " times, of which the first is read, " +
-                           std::to_string(file.times().front()) + "; convert --time chooses another");
+        warnings.push_back(
+            fmt::format("{}: it has {} times, of which the first is read, {:f}; convert --time chooses another",
+                        path.string(), file.times().size(), file.times().front()));
     // VTK's readers crash with some unknown compressor names.
     const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
     Mesh mesh = for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
@@ -188,7 +192,7 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
     for (const XmlElement& element : file.require_child(file.root(), file.type()).children) {
         if (element.name != "Piece") continue;
         const auto* source = element.attribute("Source");
-        if (source == nullptr) file.fail("<Piece> number " + std::to_string(pieces.size()) + " has no Source");
+        if (source == nullptr) file.fail(fmt::format("<Piece> number {} has no Source", pieces.size()));
         auto piece_path = path.parent_path() / *source;
         if (!std::filesystem::exists(piece_path)) piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
         const auto extension = piece_path.extension();

@@ -6,6 +6,8 @@
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -27,12 +29,13 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
         for (std::int64_t i = 0; i < num_cells; ++i) {
             cells.offsets[i + 1] = static_cast<std::int64_t>(values[i]);
             if (cells.offsets[i + 1] < cells.offsets[i])
-                file.fail("the offsets of the " + what + " fall at cell " + std::to_string(i) + ". The file is damaged");
+                file.fail(fmt::format("the offsets of the {} fall at cell {}. The file is damaged", what, i));
         }
     });
     if (cells.offsets.back() != connectivity.num_values())
-        file.fail("the offsets of the " + what + " end at " + std::to_string(cells.offsets.back()) + ", but their connectivity has " +
-                  std::to_string(connectivity.num_values()) + " entries. The file is damaged");
+        file.fail(
+            fmt::format("the offsets of the {} end at {}, but their connectivity has {} entries. The file is damaged",
+                        what, cells.offsets.back(), connectivity.num_values()));
     cells.indices.resize(static_cast<std::size_t>(connectivity.num_values()));
     with_scalar_type(connectivity.type(), [&]<class T>() {
         const auto values = connectivity.values<T>();
@@ -47,8 +50,8 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
             const auto point = static_cast<std::int64_t>(values[i]);
             if (point >= 0 && point < num_points) continue;
             const auto cell = std::ranges::upper_bound(cells.offsets, static_cast<std::int64_t>(i)) - cells.offsets.begin() - 1;
-            file.fail("cell " + std::to_string(cell) + " of the " + what + " uses point " + std::to_string(point) + ", expected 0 to " +
-                      std::to_string(num_points - 1) + ". The file is damaged");
+            file.fail(fmt::format("cell {} of the {} uses point {}, expected 0 to {}. The file is damaged", cell, what,
+                                  point, num_points - 1));
         }
     });
     return cells;
@@ -136,21 +139,24 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
             all_in_range &= in_range(values[i]);
             streams.indices[i] = static_cast<std::int32_t>(values[i]);
         }
-        if (!all_in_range) file.fail("array 'faces' holds " + std::to_string(*std::ranges::find_if_not(values, in_range)) + ". The file is damaged");
+        if (!all_in_range)
+            file.fail(fmt::format("array 'faces' holds {}. The file is damaged",
+                                  *std::ranges::find_if_not(values, in_range)));
     });
     with_scalar_type(ends.type(), [&]<class T>() {
         const auto values = ends.values<T>();
         for (std::int64_t i = 0; i < num_cells; ++i) {
             const auto end = types[i] == kPolyhedron ? static_cast<std::int64_t>(values[i]) : streams.offsets[i];
             if (end < streams.offsets[i] || end > faces.num_values())
-                file.fail("array 'faceoffsets' holds " + std::to_string(end) + " for cell " + std::to_string(i) + ", expected " +
-                          std::to_string(streams.offsets[i]) + " to " + std::to_string(faces.num_values()) + ". The file is damaged");
+                file.fail(
+                    fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end,
+                                i, streams.offsets[i], faces.num_values()));
             streams.offsets[i + 1] = end;
         }
     });
     if (streams.offsets.back() != faces.num_values())
-        file.fail("array 'faceoffsets' ends at " + std::to_string(streams.offsets.back()) + ", but 'faces' has " + std::to_string(faces.num_values()) +
-                  " entries. The file is damaged");
+        file.fail(fmt::format("array 'faceoffsets' ends at {}, but 'faces' has {} entries. The file is damaged",
+                              streams.offsets.back(), faces.num_values()));
     return streams;
 }
 
@@ -167,7 +173,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
         for (std::int64_t cell = 0; cell < num_cells; ++cell) {
             const auto type = static_cast<std::int64_t>(values[cell]);
             if (type < 0 || type > 255)
-                file.fail("cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
+                file.fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
             mesh.cell_types[cell] = static_cast<std::uint8_t>(type);
             const auto size = mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell];
             if (!cell_type_of(mesh.cell_types[cell]).fits(size)) file.fail(cell_size_fault(cell, mesh.cell_types[cell], size) + ". The file is damaged");
@@ -218,13 +224,13 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
     if (const XmlElement* element = points_element(file, piece)) {
         mesh.points = file.read_array(*element, num_points);
         if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
-            file.fail("points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) +
-                      ", expected 3 x Float32 or Float64");
+            file.fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", mesh.points.num_components(),
+                                  to_string(mesh.points.type())));
         if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
             mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         mesh.points.rename("Points");
     } else if (num_points > 0) {
-        file.fail("<Piece> announces " + std::to_string(num_points) + " points but has no <Points>");
+        file.fail(fmt::format("<Piece> announces {} points but has no <Points>", num_points));
     }
     if (kind == MeshKind::Surface)
         read_polydata_cells(file, piece, mesh);
@@ -239,7 +245,7 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
 void require_same_arrays(const std::vector<DataArray>& a, const std::vector<DataArray>& b, const char* group, const std::string& where)
 {
     const auto describe = [](const DataArray& array) {
-        return "'" + array.name() + "' (" + std::to_string(array.num_components()) + " x " + std::string(to_string(array.type())) + ")";
+        return fmt::format("'{}' ({} x {})", array.name(), array.num_components(), to_string(array.type()));
     };
     const auto has = [](const std::vector<DataArray>& arrays, const DataArray& wanted) {
         const DataArray* found = find_array(arrays, wanted.name());
@@ -359,7 +365,7 @@ std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement*
     for (const XmlElement& element : group->children) {
         if ((element.name != "DataArray" && element.name != "Array") || !file.is_of_time_step(element)) continue;
         DataArray array = file.read_array(element, num_rows);
-        if (array.name().empty()) array.rename("Array" + std::to_string(arrays.size()));
+        if (array.name().empty()) array.rename(fmt::format("Array{}", arrays.size()));
         add_array(arrays, std::move(array), file.where());
     }
     for (const std::string_view role : attribute_roles()) {
@@ -423,7 +429,8 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
         points.push_back(&mesh.points);
     }
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(where + ": its pieces have " + std::to_string(num_points) + " points together, a mesh holds at most 2147483647.");
+        throw IoError(
+            fmt::format("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points));
     result.points = join(points);
     std::int32_t shift = 0;
     for (const Mesh& mesh : meshes) {

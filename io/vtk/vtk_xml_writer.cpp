@@ -8,6 +8,8 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -135,7 +137,7 @@ public:
             for (const DataArray& array : mesh_.field_data) add_array_element(array, attribute_text("NumberOfTuples", std::to_string(array.num_rows())));
             text_ += "    </FieldData>\n";
         }
-        text_ += "    <Piece NumberOfPoints=\"" + std::to_string(mesh_.num_points()) + "\"";
+        text_ += fmt::format("    <Piece NumberOfPoints=\"{}\"", mesh_.num_points());
         if (kind_ == MeshKind::Surface)
             add_polydata();
         else
@@ -170,9 +172,10 @@ private:
 
     void add_element(const std::string& tag, const std::string& attributes, Block block, const std::string& unit = {})
     {
-        text_ += "        <" + tag + attributes + " format=\"appended\" offset=\"" + std::to_string(offset_) + "\"" +
-                 (unit.empty() ? "/>\n"
-                               : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" + xml_escaped(unit) + "</InformationKey></" + tag + ">\n");
+        text_ += fmt::format("        <{}{} format=\"appended\" offset=\"{}\"{}", tag, attributes, offset_,
+                             unit.empty() ? "/>\n"
+                                          : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" +
+                                                xml_escaped(unit) + "</InformationKey></" + tag + ">\n");
         if (compression_ != Compression::None) {
             for (auto& bytes : compressed(block, compression_)) {
                 offset_ += bytes.size();
@@ -221,7 +224,7 @@ private:
 
     void add_unstructured()
     {
-        text_ += " NumberOfCells=\"" + std::to_string(mesh_.num_cells()) + "\">\n";
+        text_ += fmt::format(" NumberOfCells=\"{}\">\n", mesh_.num_cells());
         add_arrays();
         add_cells("Cells", 0, mesh_.num_cells());
     }
@@ -234,15 +237,17 @@ private:
         for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) {
             const int group = polydata_group(mesh_.cell_types[i]);
             if (group < 0)
-                throw InvalidInput("write_mesh: cell " + std::to_string(i) + " is a " + cell_type_name(mesh_.cell_types[i]) +
-                                   ", which .vtp cannot hold. Write .vtu.");
+                throw InvalidInput(fmt::format("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
+                                               cell_type_name(mesh_.cell_types[i])));
             if (group < last)
-                throw InvalidInput("write_mesh: cell " + std::to_string(i) + " (" + cell_type_name(mesh_.cell_types[i]) + ") comes after " + names[last] +
-                                   ", but .vtp keeps vertices, lines, polygons and strips in this order. Sort the cells or write .vtu.");
+                throw InvalidInput(
+                    fmt::format("write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
+                                "strips in this order. Sort the cells or write .vtu.",
+                                i, cell_type_name(mesh_.cell_types[i]), names[last]));
             last = group;
             ++counts[group];
         }
-        for (int group = 0; group < 4; ++group) text_ += std::string(" NumberOf") + names[group] + "=\"" + std::to_string(counts[group]) + "\"";
+        for (int group = 0; group < 4; ++group) text_ += fmt::format(" NumberOf{}=\"{}\"", names[group], counts[group]);
         text_ += ">\n";
         add_arrays();
         std::int64_t first = 0;
@@ -294,7 +299,8 @@ std::string vtk_declaration(const DataArray& array)
     text += attribute_text("Name", array.name());
     if (array.num_components() != 1) text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
     for (std::size_t i = 0; i < array.component_names.size(); ++i)
-        if (!array.component_names[i].empty()) text += attribute_text("ComponentName" + std::to_string(i), array.component_names[i]);
+        if (!array.component_names[i].empty())
+            text += attribute_text(fmt::format("ComponentName{}", i), array.component_names[i]);
     return text;
 }
 
@@ -308,8 +314,9 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
 void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers)
 {
     const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
-    std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + type + "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <" +
-                       type + " GhostLevel=\"" + std::to_string(num_ghost_layers) + "\">\n";
+    std::string text = fmt::format("<?xml version=\"1.0\"?>\n<VTKFile type=\"{}\" version=\"1.0\" "
+                                   "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <{} GhostLevel=\"{}\">\n",
+                                   type, type, num_ghost_layers);
     text += index_group("PPointData", like.point_data);
     text += index_group("PCellData", like.cell_data);
     text += "    <PPoints>\n      <PDataArray" + vtk_declaration(like.points) + "/>\n    </PPoints>\n";
@@ -330,9 +337,7 @@ std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::pat
     std::vector<std::string> sources;
     try {
         for (const Mesh& piece : pieces) {
-            std::string number = std::to_string(sources.size());
-            number.insert(0, number.size() < 4 ? 4 - number.size() : 0, '0');
-            sources.push_back(path.stem().string() + "_" + number + extension_of(kind));
+            sources.push_back(fmt::format("{}_{:04}{}", path.stem().string(), sources.size(), extension_of(kind)));
             write_vtk_xml(path.parent_path() / sources.back(), piece, kind, options);
             written.push_back(path.parent_path() / sources.back());
         }

@@ -8,6 +8,8 @@
 #include "partition/error.h"
 #include "partition/mesh/cell_type.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -73,8 +75,8 @@ public:
         const auto map_here = [&](const Hdf5Group& group, const std::string& name, std::int64_t num_rows) {
             DataArray array = group.map(name, file);
             if (array.num_rows() != num_rows)
-                group.fail("the data set '" + name + "' has " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) +
-                           ". It is damaged");
+                group.fail(fmt::format("the data set '{}' has {} rows, expected {}. It is damaged", name,
+                                       array.num_rows(), num_rows));
             return array;
         };
         const auto num_points = num_points_.front();
@@ -108,15 +110,16 @@ private:
     {
         Counts values = group.read_integers(name);
         for (const std::int64_t value : values)
-            if (value < 0 || value > INT32_MAX) group.fail("'" + name + "' holds " + std::to_string(value) + ", expected 0 to 2147483647. It is damaged");
+            if (value < 0 || value > INT32_MAX)
+                group.fail(fmt::format("'{}' holds {}, expected 0 to 2147483647. It is damaged", name, value));
         return values;
     }
 
     std::int64_t count_of(const Counts& values, std::int64_t part, const char* name) const
     {
         if (part < 0 || part >= static_cast<std::int64_t>(values.size()))
-            root_.fail("'" + std::string(name) + "' has " + std::to_string(values.size()) + " entries, entry " + std::to_string(part) +
-                       " is needed. It is damaged");
+            root_.fail(
+                fmt::format("'{}' has {} entries, entry {} is needed. It is damaged", name, values.size(), part));
         return values[part];
     }
 
@@ -142,14 +145,15 @@ private:
         if (time) {
             const auto found = std::ranges::find_if(values, [&](double value) { return std::abs(value - *time) <= 1e-9 * std::max(1.0, std::abs(value)); });
             if (found == values.end())
-                root_.fail("has no step at that time; its times are " + std::to_string(values.front()) + " to " + std::to_string(values.back()));
+                root_.fail(
+                    fmt::format("has no step at that time; its times are {:f} to {:f}", values.front(), values.back()));
             step_.index = found - values.begin();
         }
         step_.time = values[static_cast<std::size_t>(step_.index)];
         step_.first_part = step_value(steps, "PartOffsets");
         step_.num_parts = steps.has("NumberOfParts") ? step_value(steps, "NumberOfParts") : 1;
         if (step_.first_part < 0 || step_.num_parts < 0 || step_.first_part + step_.num_parts > static_cast<std::int64_t>(num_points_.size()))
-            root_.fail("step " + std::to_string(step_.index) + " has parts beyond the last. It is damaged");
+            root_.fail(fmt::format("step {} has parts beyond the last. It is damaged", step_.index));
         step_.first_point = step_value(steps, "PointOffsets");
         for (std::int64_t group = 0; group < (is_surface_ ? 4 : 1); ++group) {
             step_.first_cell[group] = step_value(steps, "CellOffsets", group);
@@ -165,14 +169,14 @@ private:
         Csr cells;
         cells.offsets = group.read_integers(offsets_name, first_cell + part, num_cells + 1);
         if (cells.offsets.front() != 0 || !std::ranges::is_sorted(cells.offsets) || cells.offsets.back() != num_entries)
-            group.fail("'" + std::string(offsets_name) + "' of part " + std::to_string(part) + " does not rise from 0 to " + std::to_string(num_entries) +
-                       ". It is damaged");
+            group.fail(fmt::format("'{}' of part {} does not rise from 0 to {}. It is damaged", offsets_name, part,
+                                   num_entries));
         const auto entries = group.read_integers(entries_name, first_entry, num_entries);
         cells.indices.reserve(entries.size());
         for (const std::int64_t point : entries) {
             if (point < 0 || point >= num_points)
-                group.fail("'" + std::string(entries_name) + "' of part " + std::to_string(part) + " holds " + std::to_string(point) + ", expected 0 to " +
-                           std::to_string(num_points - 1) + ". It is damaged");
+                group.fail(fmt::format("'{}' of part {} holds {}, expected 0 to {}. It is damaged", entries_name, part,
+                                       point, num_points - 1));
             cells.indices.push_back(static_cast<std::int32_t>(point));
         }
         return cells;
@@ -185,8 +189,8 @@ private:
         const std::int64_t num_points = count_of(num_points_, part, "NumberOfPoints");
         mesh.points = root_.read("Points", at.first_point, num_points);
         if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
-            root_.fail("the points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) +
-                       ", expected 3 x Float32 or Float64");
+            root_.fail(fmt::format("the points are {} x {}, expected 3 x Float32 or Float64",
+                                   mesh.points.num_components(), to_string(mesh.points.type())));
         if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
             mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         std::int64_t first_cell = at.first_cell[0];
@@ -198,7 +202,8 @@ private:
             const auto num_entries = count_of(counts(root_, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
             mesh.cells = read_cells(root_, part, at.first_cell[0], num_cells, at.first_entry[0], num_entries, num_points, "Offsets", "Connectivity");
             for (const std::int64_t type : root_.read_integers("Types", at.first_cell[0], num_cells)) {
-                if (type < 0 || type > 255) root_.fail("a cell has type " + std::to_string(type) + ", expected 0 to 255. It is damaged");
+                if (type < 0 || type > 255)
+                    root_.fail(fmt::format("a cell has type {}, expected 0 to 255. It is damaged", type));
                 mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
             }
             if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end()) mesh.face_streams = read_faces(mesh, part, at);

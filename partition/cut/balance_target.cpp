@@ -4,6 +4,8 @@
 #include "partition/cut/balance.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -34,17 +36,19 @@ std::vector<double> shares_of(std::int32_t num_parts, const BalanceTarget& balan
 std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts, const BalanceTarget& balance)
 {
     const auto fail = [](const std::string& what) { throw InvalidInput("BalanceTarget: " + what); };
-    if (!(balance.imbalance >= 1)) fail("imbalance is " + std::to_string(balance.imbalance) + ", expected 1 or more, e.g. 1.03.");
-    if (balance.num_weights < 1) fail("num_weights is " + std::to_string(balance.num_weights) + ", expected 1 or more.");
+    if (!(balance.imbalance >= 1))
+        fail(fmt::format("imbalance is {:f}, expected 1 or more, e.g. 1.03.", balance.imbalance));
+    if (balance.num_weights < 1) fail(fmt::format("num_weights is {}, expected 1 or more.", balance.num_weights));
     if (!balance.row_weights.empty() && static_cast<std::int64_t>(balance.row_weights.size()) != num_rows * balance.num_weights)
-        fail("there are " + std::to_string(balance.row_weights.size()) + " row weights, expected " + std::to_string(num_rows) + " rows of " +
-             std::to_string(balance.num_weights) + ".");
+        fail(fmt::format("there are {} row weights, expected {} rows of {}.", balance.row_weights.size(), num_rows,
+                         balance.num_weights));
     const auto negative = std::ranges::find_if(balance.row_weights, [](auto weight) { return weight < 0; });
-    if (negative != balance.row_weights.end()) fail("a row weighs " + std::to_string(*negative) + ", expected 0 or more.");
+    if (negative != balance.row_weights.end()) fail(fmt::format("a row weighs {}, expected 0 or more.", *negative));
     if (!balance.capacities.empty() && static_cast<std::int32_t>(balance.capacities.size()) != num_parts)
-        fail("there are " + std::to_string(balance.capacities.size()) + " capacities for " + std::to_string(num_parts) + " parts.");
+        fail(fmt::format("there are {} capacities for {} parts.", balance.capacities.size(), num_parts));
     for (const auto capacity : balance.capacities)
-        if (!(capacity > 0) || !std::isfinite(capacity)) fail("a capacity is " + std::to_string(capacity) + ", expected a positive number.");
+        if (!(capacity > 0) || !std::isfinite(capacity))
+            fail(fmt::format("a capacity is {:f}, expected a positive number.", capacity));
 
     const auto num_weights = static_cast<std::size_t>(balance.num_weights);
     std::vector<std::int64_t> most(num_parts * num_weights);

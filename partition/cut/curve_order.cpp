@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -81,8 +83,9 @@ std::uint64_t hilbert_index(std::array<double, 3> point)
 Partition number_parts_along_curve(const Mesh& mesh, Partition partition)
 {
     if (partition.num_rows() != mesh.num_rows()) {
-        throw InvalidInput("number_parts_along_curve: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " +
-                           std::to_string(mesh.num_rows()) + ". Pass the mesh that was cut.");
+        throw InvalidInput(
+            fmt::format("number_parts_along_curve: the partition has {} rows, the mesh {}. Pass the mesh that was cut.",
+                        partition.num_rows(), mesh.num_rows()));
     }
     struct Sum {
         std::array<double, 3> point{};

@@ -8,7 +8,6 @@
 #include <array>
 #include <limits>
 #include <numeric>
-#include <string>
 
 namespace meshard {
 
@@ -42,7 +41,7 @@ struct Box {
 
 std::int64_t require_sizes(const char* where, std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
 {
-    if (num_parts < 1) throw InvalidInput(std::string(where) + ": num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
+    require_parts(where, num_parts);
     const auto num_rows = static_cast<std::int64_t>(centroids.size() / 3);
     largest_weights_allowed(num_rows, num_parts, balance);
     return num_rows;

@@ -5,6 +5,7 @@
 #include "partition/cut/weight_balance.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <metis.h>
 
 #include <algorithm>
@@ -70,17 +71,18 @@ private:
 
 void check_options(const Csr& graph, const MetisOptions& options)
 {
-    const auto where = std::string("partition_with_metis: ");
-    if (options.num_parts < 1) throw InvalidInput(where + "num_parts is " + std::to_string(options.num_parts) + ", expected 1 or more.");
+    require_parts("partition_with_metis", options.num_parts);
     if (!(options.imbalance >= 1.0))
-        throw InvalidInput(where + "imbalance is " + std::to_string(options.imbalance) +
-                           ", expected 1 or more (1.03 lets the largest part be 3 % above the mean).");
+        throw InvalidInput(fmt::format("partition_with_metis: imbalance is {:f}, expected 1 or more (1.03 lets the "
+                                       "largest part be 3 % above the mean).",
+                                       options.imbalance));
     if (!options.edge_weights.empty() && static_cast<std::int64_t>(options.edge_weights.size()) != graph.num_entries())
-        throw InvalidInput(where + "there are " + std::to_string(options.edge_weights.size()) + " edge weights for " + std::to_string(graph.num_entries()) +
-                           " entries of the graph.");
+        throw InvalidInput(fmt::format("partition_with_metis: there are {} edge weights for {} entries of the graph.",
+                                       options.edge_weights.size(), graph.num_entries()));
     if (!fits_metis(graph))
-        throw InvalidInput(where + "the graph has " + std::to_string(graph.num_rows()) + " rows and " + std::to_string(graph.num_entries()) +
-                           " entries; this METIS counts in 32 bits (at most " + std::to_string(std::numeric_limits<idx_t>::max()) + "). Use --method scotch.");
+        throw InvalidInput(fmt::format("partition_with_metis: the graph has {} rows and {} entries; this METIS counts "
+                                       "in 32 bits (at most {}). Use --method scotch.",
+                                       graph.num_rows(), graph.num_entries(), std::numeric_limits<idx_t>::max()));
 }
 
 // METIS expects every edge in both directions and would write past its arrays if one were missing.
@@ -89,7 +91,8 @@ void check_symmetry(const Csr& graph)
     std::uint64_t balance = 0;  // each edge adds its hash in one direction and subtracts it in the other
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) {
-            if (i == j) throw InvalidInput("partition_with_metis: row " + std::to_string(i) + " of the graph is its own neighbour.");
+            if (i == j)
+                throw InvalidInput(fmt::format("partition_with_metis: row {} of the graph is its own neighbour.", i));
             const auto low = static_cast<std::uint64_t>(std::min<std::int64_t>(i, j));
             const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(i, j));
             auto hash = (low << 32 | high) * 0x9e3779b97f4a7c15u;
@@ -145,9 +148,11 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
                               nullptr, options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()), &num_parts,
                               shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options, &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)
-        throw Error("partition_with_metis: METIS ran out of memory on a graph of " + std::to_string(graph.num_rows()) +
-                    " rows. Use a machine with more memory.");
-    if (status != METIS_OK) throw Error("partition_with_metis: METIS refused the graph (its code is " + std::to_string(status) + ").");
+        throw Error(fmt::format(
+            "partition_with_metis: METIS ran out of memory on a graph of {} rows. Use a machine with more memory.",
+            graph.num_rows()));
+    if (status != METIS_OK)
+        throw Error(fmt::format("partition_with_metis: METIS refused the graph (its code is {}).", status));
     return owners;
 }
 

@@ -3,8 +3,9 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -12,13 +13,6 @@
 namespace meshard {
 
 namespace {
-
-void require_same_rows(const char* where, const Partition& partition, const Csr& graph)
-{
-    if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
-                           std::to_string(graph.num_rows()) + ".");
-}
 
 double imbalance_of(std::span<const std::int64_t> sizes, std::int64_t num_rows)
 {
@@ -41,15 +35,27 @@ std::int32_t join_sets(std::vector<std::int32_t>& root, std::int32_t a, std::int
 
 }  // namespace
 
+void require_parts(const char* where, std::int64_t num_parts)
+{
+    if (num_parts < 1) throw InvalidInput(fmt::format("{}: num_parts is {}, expected 1 or more.", where, num_parts));
+}
+
 void Partition::validate() const
 {
-    if (num_parts < 1) throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
+    require_parts("Partition", num_parts);
     bool is_valid = true;  // no early exit, so that the loop is vectorised
     for (const auto p : owners) is_valid &= static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(num_parts);
     if (is_valid) return;
     const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
-    throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " + std::to_string(*outside) + ", expected 0 to " +
-                       std::to_string(num_parts - 1) + ".");
+    throw InvalidInput(fmt::format("Partition: row {} has owner {}, expected 0 to {}.", outside - owners.begin(),
+                                   *outside, num_parts - 1));
+}
+
+void Partition::validate(const char* where, std::int64_t graph_rows) const
+{
+    if (num_rows() != graph_rows)
+        throw InvalidInput(fmt::format("{}: the partition has {} rows, the graph {}.", where, num_rows(), graph_rows));
+    validate();
 }
 
 std::vector<std::int64_t> part_sizes(const Partition& partition)
@@ -77,8 +83,7 @@ double imbalance(const Partition& partition)
 
 std::int64_t edge_cut(const Partition& partition, const Csr& graph)
 {
-    require_same_rows("edge_cut", partition, graph);
-    partition.validate();
+    partition.validate("edge_cut", graph.num_rows());
     std::int64_t entries = 0;
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) entries += partition.owners[i] != partition.owners[j];
@@ -92,7 +97,7 @@ std::int64_t communication_volume(const Partition& partition, const Csr& graph)
 
 PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
 {
-    require_same_rows("measure_quality", partition, graph);
+    partition.validate("measure_quality", graph.num_rows());
     const auto& owners = partition.owners;
     const auto sizes = part_sizes(partition);
     PartitionQuality quality;
@@ -148,10 +153,9 @@ std::string to_string(const Partition& partition)
 {
     const auto sizes = part_sizes(partition);
     const auto [smallest, largest] = std::ranges::minmax(sizes);
-    char ratio[32];
-    std::snprintf(ratio, sizeof ratio, "%.3f", imbalance(partition));
-    return "Partition: " + std::to_string(partition.num_rows()) + " rows in " + std::to_string(partition.num_parts) +
-           (partition.num_parts == 1 ? " part of " : " parts of ") + std::to_string(smallest) + " to " + std::to_string(largest) + ", imbalance " + ratio;
+    return fmt::format("Partition: {} rows in {} part{} of {} to {}, imbalance {:.3f}", partition.num_rows(),
+                       partition.num_parts, partition.num_parts == 1 ? "" : "s", smallest, largest,
+                       imbalance(partition));
 }
 
 }  // namespace meshard

@@ -19,9 +19,14 @@ struct Partition {
     std::int64_t num_rows() const { return static_cast<std::int64_t>(owners.size()); }
 
     void validate() const;  ///< @throws InvalidInput
+    /// @throws InvalidInput, also if the graph has other rows.
+    void validate(const char* where, std::int64_t graph_rows) const;
 
     bool operator==(const Partition&) const = default;
 };
+
+/// @throws InvalidInput that names `where` if there is no part.
+void require_parts(const char* where, std::int64_t num_parts);
 
 std::vector<std::int64_t> part_sizes(const Partition& partition);
 

@@ -10,6 +10,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -97,13 +99,14 @@ RefinementOptions refinement_options(const PartitionProblem& problem, const CutO
 void require_problem(const PartitionProblem& problem, const PartitionMethod& method)
 {
     if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
-    if (problem.num_parts < 1) throw InvalidInput("cut_rows: num_parts is " + std::to_string(problem.num_parts) + ", expected 1 or more.");
+    require_parts("cut_rows", problem.num_parts);
     if (method.needs_centroids && static_cast<std::int64_t>(problem.centroids.size()) != 3 * problem.graph->num_rows())
-        throw InvalidInput("cut_rows: method '" + method.name + "' needs the rows' centroids, " + std::to_string(problem.graph->num_rows()) +
-                           " times 3 numbers; there are " + std::to_string(problem.centroids.size()) + ".");
+        throw InvalidInput(
+            fmt::format("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.",
+                        method.name, problem.graph->num_rows(), problem.centroids.size()));
     if (!problem.edge_weights.empty() && static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
-        throw InvalidInput("cut_rows: the graph has " + std::to_string(problem.graph->num_entries()) + " entries; there are " +
-                           std::to_string(problem.edge_weights.size()) + " weights of edges.");
+        throw InvalidInput(fmt::format("cut_rows: the graph has {} entries; there are {} weights of edges.",
+                                       problem.graph->num_entries(), problem.edge_weights.size()));
 }
 
 struct Start {
@@ -296,7 +299,8 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
         std::int64_t product = 1;
         for (const auto count : options.levels) product *= std::max(count, 0);
         if (product != problem.num_parts)
-            throw InvalidInput("cut_rows: the levels multiply to " + std::to_string(product) + ", the parts are " + std::to_string(problem.num_parts) + ".");
+            throw InvalidInput(
+                fmt::format("cut_rows: the levels multiply to {}, the parts are {}.", product, problem.num_parts));
         return cut_in_levels(problem, options);
     }
     // A graph that is too large for METIS's 32-bit indices is cut by Scotch.

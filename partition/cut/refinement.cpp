@@ -8,19 +8,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 namespace meshard {
 
 namespace {
-
-void require_sizes(const Partition& partition, const Csr& graph)
-{
-    if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput("refine_partition: the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
-                           std::to_string(graph.num_rows()) + ".");
-    partition.validate();
-}
 
 // Makes parts connected, as far as the graph is, and balances them again. Leaves the partition unchanged if
 // both are not possible at the same time.
@@ -96,7 +87,7 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
 
 std::int64_t join_islands(Partition& partition, const Csr& graph)
 {
-    require_sizes(partition, graph);
+    partition.validate("refine_partition", graph.num_rows());
     auto& owners = partition.owners;
     const auto num_rows = static_cast<std::int32_t>(owners.size());
     std::int64_t num_moved = 0;
@@ -153,7 +144,7 @@ std::int64_t join_islands(Partition& partition, const Csr& graph)
 
 std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance, bool contiguous)
 {
-    require_sizes(partition, graph);
+    partition.validate("refine_partition", graph.num_rows());
     const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);
     if (partition.num_parts == 1 || partition.num_rows() == 0) return {};
     balance_weights(partition, graph, balance);
@@ -164,7 +155,7 @@ std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& grap
 
 std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& graph, const RefinementOptions& options)
 {
-    require_sizes(partition, graph);
+    partition.validate("refine_partition", graph.num_rows());
     const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, options.balance);
     if (partition.num_parts == 1 || partition.num_rows() == 0) return {};
     repair_partition(partition, graph, options.balance, options.contiguous);

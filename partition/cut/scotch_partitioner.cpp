@@ -108,7 +108,7 @@ bool has_scotch()
 
 Partition partition_with_scotch(const Csr& graph, const ScotchOptions& options)
 {
-    if (options.num_parts < 1) throw InvalidInput("partition_with_scotch: num_parts is " + std::to_string(options.num_parts) + ", expected 1 or more.");
+    require_parts("partition_with_scotch", options.num_parts);
     graph.validate(graph.num_rows());
     const auto num_rows = graph.num_rows();
     largest_weights_allowed(num_rows, options.num_parts, options.balance);  // throws if the balance does not fit

@@ -7,7 +7,6 @@
 #include "partition/error.h"
 
 #include <algorithm>
-#include <string>
 
 namespace meshard {
 
@@ -254,10 +253,7 @@ bool has_empty_part(const Partition& partition)
 
 void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget& balance)
 {
-    if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput("balance_weights: the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
-                           std::to_string(graph.num_rows()) + ".");
-    partition.validate();
+    partition.validate("balance_weights", graph.num_rows());
     const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);
     if (balance.is_plain()) return balance_parts(partition, graph, balance.imbalance);
     // Without a bound: only empty parts are to be filled here.

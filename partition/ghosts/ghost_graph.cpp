@@ -7,11 +7,12 @@
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/neighbor_graph.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -218,13 +219,10 @@ std::string to_string(const GhostRule& rule)
         return "edge";
     case GhostNeighbors::Vertex:
         return "vertex";
-    case GhostNeighbors::Radius: {
-        std::array<char, 40> digits;
-        std::snprintf(digits.data(), digits.size(), "radius:%.17g", rule.radius);
-        return digits.data();
-    }
+    case GhostNeighbors::Radius:
+        return fmt::format("radius:{:.17g}", rule.radius);
     case GhostNeighbors::Nearest:
-        return "nearest:" + std::to_string(rule.num_nearest);
+        return fmt::format("nearest:{}", rule.num_nearest);
     case GhostNeighbors::Face:
         break;
     }
@@ -254,8 +252,8 @@ GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Part
 {
     if (!is_by_items(mesh, rule)) return {ghost_graph(mesh, rule)};
     if (partition.num_rows() != mesh.num_cells())
-        throw InvalidInput("ghost_relation: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " + std::to_string(mesh.num_cells()) +
-                           " cells.");
+        throw InvalidInput(fmt::format("ghost_relation: the partition has {} rows, the mesh {} cells.",
+                                       partition.num_rows(), mesh.num_cells()));
     const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
     if (rule.neighbors == GhostNeighbors::Edge) return sharing_edges(EdgeWalk(mesh).run(is_near));
     Csr points;

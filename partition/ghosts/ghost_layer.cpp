@@ -4,6 +4,8 @@
 #include "partition/error.h"
 #include "partition/run_on_threads.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <span>
 #include <string>
@@ -28,11 +30,9 @@ Neighbors neighbors_of(const GhostRelation& relation)
 
 void check_arguments(const char* where, const Neighbors& graph, const Partition& partition, std::int32_t num_layers)
 {
-    if (num_layers < 0 || num_layers > 255) throw InvalidInput(std::string(where) + ": num_layers is " + std::to_string(num_layers) + ", expected 0 to 255.");
-    if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
-                           std::to_string(graph.num_rows()) + ".");
-    partition.validate();
+    if (num_layers < 0 || num_layers > 255)
+        throw InvalidInput(fmt::format("{}: num_layers is {}, expected 0 to 255.", where, num_layers));
+    partition.validate(where, graph.num_rows());
 }
 
 // Breadth-first search from one part after the other. All parts share the array of marks, so that the cost is proportional to the parts' rows.
@@ -119,7 +119,7 @@ GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_
 {
     check_arguments("ghost_layer", {&graph}, partition, num_layers);
     if (part < 0 || part >= partition.num_parts)
-        throw InvalidInput("ghost_layer: part is " + std::to_string(part) + ", expected 0 to " + std::to_string(partition.num_parts - 1) + ".");
+        throw InvalidInput(fmt::format("ghost_layer: part is {}, expected 0 to {}.", part, partition.num_parts - 1));
     return RingSearch({&graph}, partition).layer(part, rows_by_part(partition).row(part), num_layers);
 }
 

@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <cassert>
 #include <cstring>
 
@@ -33,6 +35,14 @@ void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std:
     default:
         for (std::size_t i = 0; i < rows.size(); ++i) std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
     }
+}
+
+void require_shape(const std::string& name, std::int64_t num_rows, std::int32_t num_components)
+{
+    if (num_rows < 0 || num_components < 1)
+        throw InvalidInput(
+            fmt::format("DataArray '{}': expected at least 0 rows and 1 component, got {} rows and {} components.",
+                        name, num_rows, num_components));
 }
 
 }  // namespace
@@ -74,9 +84,7 @@ void throw_no_number(ScalarType type)
 DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components)
     : name_(std::move(name)), type_(type), num_rows_(num_rows), num_components_(num_components)
 {
-    if (num_rows < 0 || num_components < 1)
-        throw InvalidInput("DataArray '" + name_ + "': expected at least 0 rows and 1 component, got " + std::to_string(num_rows) + " rows and " +
-                           std::to_string(num_components) + " components.");
+    require_shape(name_, num_rows, num_components);
     if (type == ScalarType::String) {
         strings_ = std::make_shared<const std::vector<std::string>>(num_values());
     } else {
@@ -88,8 +96,8 @@ DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, s
 DataArray DataArray::from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components)
 {
     if (num_components < 1 || values.size() % num_components != 0)
-        throw InvalidInput("DataArray '" + name + "': " + std::to_string(values.size()) + " strings do not make rows of " + std::to_string(num_components) +
-                           ".");
+        throw InvalidInput(
+            fmt::format("DataArray '{}': {} strings do not make rows of {}.", name, values.size(), num_components));
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = ScalarType::String;
@@ -103,9 +111,7 @@ DataArray DataArray::view(std::string name, ScalarType type, std::int64_t num_ro
                           std::shared_ptr<const void> owner)
 {
     if (type == ScalarType::String) throw InvalidInput("DataArray '" + name + "': strings cannot be viewed; use from_strings.");
-    if (num_rows < 0 || num_components < 1)
-        throw InvalidInput("DataArray '" + name + "': expected at least 0 rows and 1 component, got " + std::to_string(num_rows) + " rows and " +
-                           std::to_string(num_components) + " components.");
+    require_shape(name, num_rows, num_components);
     if (num_rows > 0 && reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
         throw InvalidInput("DataArray '" + name + "': the memory to view is not aligned for " + std::string(to_string(type)) + "; copy it first.");
     DataArray array;

@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -50,10 +52,13 @@ double squared_distance(const Place& a, const Place& b)
 void require_finite(const DataArray& points, double tolerance)
 {
     if (!(tolerance >= 0) || !std::isfinite(tolerance))
-        throw InvalidInput("join_points: the tolerance is " + std::to_string(tolerance) + ", expected 0 or a length above 0.");
+        throw InvalidInput(
+            fmt::format("join_points: the tolerance is {:f}, expected 0 or a length above 0.", tolerance));
     for (std::int64_t point = 0; point < points.num_rows(); ++point)
         for (const double x : place_of(points, point))
-            if (!std::isfinite(x)) throw InvalidInput("join_points: point " + std::to_string(point) + " has a coordinate that is NaN or infinite.");
+            if (!std::isfinite(x))
+                throw InvalidInput(
+                    fmt::format("join_points: point {} has a coordinate that is NaN or infinite.", point));
 }
 
 // Points that are kept, sorted into boxes with the tolerance as edge length: a point within reach is in the same box or
@@ -142,7 +147,7 @@ void drop_repeated_points(Mesh& mesh)
 
 std::string count_of(std::int64_t number, const std::string& one)
 {
-    return std::to_string(number) + ' ' + one + (number == 1 ? "" : "s");
+    return fmt::format("{} {}{}", number, one, number == 1 ? "" : "s");
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -15,20 +17,22 @@ namespace {
 
 std::string describe_cell(const Mesh& mesh, std::int64_t cell)
 {
-    return "cell " + std::to_string(cell) + " (" + cell_type_name(mesh.cell_types[cell]) + ")";
+    return fmt::format("cell {} ({})", cell, cell_type_name(mesh.cell_types[cell]));
 }
 
 void validate_points(const DataArray& points)
 {
     if (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)
         throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) + ", expected Float32 or Float64.");
-    if (points.num_components() != 3) throw InvalidInput("Mesh: points have " + std::to_string(points.num_components()) + " components, expected 3.");
+    if (points.num_components() != 3)
+        throw InvalidInput(fmt::format("Mesh: points have {} components, expected 3.", points.num_components()));
 }
 
 void validate_cell_types(const Mesh& mesh)
 {
     if (static_cast<std::int64_t>(mesh.cell_types.size()) != mesh.num_cells())
-        throw InvalidInput("Mesh: there are " + std::to_string(mesh.cell_types.size()) + " cell types for " + std::to_string(mesh.num_cells()) + " cells.");
+        throw InvalidInput(
+            fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto num_points = static_cast<std::int64_t>(mesh.cells.row(i).size());
         if (!cell_type_of(mesh.cell_types[i]).fits(num_points)) throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
@@ -40,8 +44,9 @@ void validate_face_streams(const Mesh& mesh)
     const bool has_polyhedra = std::ranges::find(mesh.cell_types, 42) != mesh.cell_types.end();
     const auto expected = has_polyhedra ? mesh.num_cells() : 0;
     if (mesh.face_streams.num_rows() != expected)
-        throw InvalidInput("Mesh: there are " + std::to_string(mesh.face_streams.num_rows()) + " face streams, expected " + std::to_string(expected) +
-                           (has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
+        throw InvalidInput(fmt::format("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(),
+                                       expected,
+                                       has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
     if (!has_polyhedra) return;
     // Entries are counts as well as points, so that the bound that Csr checks is the larger of both.
     mesh.face_streams.validate(INT32_MAX);
@@ -64,10 +69,11 @@ void validate_arrays(std::span<const DataArray> arrays, const char* group, std::
         const auto what = std::string("Mesh: ") + group + " array '" + array.name() + "' ";
         if (!names.insert(array.name()).second) throw InvalidInput(what + "exists twice.");
         if (num_rows >= 0 && array.num_rows() != num_rows)
-            throw InvalidInput(what + "has " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) + " (one a " + group + ").");
+            throw InvalidInput(
+                fmt::format("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group));
         if (!array.component_names.empty() && array.component_names.size() != static_cast<std::size_t>(array.num_components()))
-            throw InvalidInput(what + "has " + std::to_string(array.component_names.size()) + " component names for " + std::to_string(array.num_components()) +
-                               " components.");
+            throw InvalidInput(fmt::format("{}has {} component names for {} components.", what,
+                                           array.component_names.size(), array.num_components()));
     }
 }
 
@@ -75,8 +81,8 @@ std::string array_difference(const DataArray& a, const DataArray& b, const std::
 {
     if (a.type() != b.type()) return what + ": " + std::string(to_string(a.type())) + " against " + std::string(to_string(b.type())) + ".";
     if (a.num_rows() != b.num_rows() || a.num_components() != b.num_components())
-        return what + ": " + std::to_string(a.num_rows()) + " x " + std::to_string(a.num_components()) + " values against " + std::to_string(b.num_rows()) +
-               " x " + std::to_string(b.num_components()) + ".";
+        return fmt::format("{}: {} x {} values against {} x {}.", what, a.num_rows(), a.num_components(), b.num_rows(),
+                           b.num_components());
     if (a.attribute != b.attribute) return what + ": attribute '" + a.attribute + "' against '" + b.attribute + "'.";
     if (a.unit != b.unit) return what + ": unit '" + a.unit + "' against '" + b.unit + "'.";
     if (a.component_names != b.component_names) return what + ": the names of the components differ.";
@@ -94,7 +100,8 @@ std::string group_difference(std::span<const DataArray> a, std::span<const DataA
         if (i >= a.size()) return "Only the second mesh has " + group + " array '" + b[i].name() + "'.";
         if (i >= b.size()) return "Only the first mesh has " + group + " array '" + a[i].name() + "'.";
         if (a[i].name() != b[i].name())
-            return "The names of " + group + " array " + std::to_string(i) + " differ: '" + a[i].name() + "' against '" + b[i].name() + "'.";
+            return fmt::format("The names of {} array {} differ: '{}' against '{}'.", group, i, a[i].name(),
+                               b[i].name());
         if (const auto found = array_difference(a[i], b[i], group + " array '" + a[i].name() + "'"); !found.empty()) return found;
     }
     return "";
@@ -102,9 +109,10 @@ std::string group_difference(std::span<const DataArray> a, std::span<const DataA
 
 std::string csr_difference(const Csr& a, const Csr& b, const std::string& what)
 {
-    if (a.num_rows() != b.num_rows()) return what + ": " + std::to_string(a.num_rows()) + " rows against " + std::to_string(b.num_rows()) + ".";
+    if (a.num_rows() != b.num_rows()) return fmt::format("{}: {} rows against {}.", what, a.num_rows(), b.num_rows());
     for (std::int64_t i = 0; i < a.num_rows(); ++i)
-        if (!std::ranges::equal(a.row(i), b.row(i))) return what + ": the first that differs is that of cell " + std::to_string(i) + ".";
+        if (!std::ranges::equal(a.row(i), b.row(i)))
+            return fmt::format("{}: the first that differs is that of cell {}.", what, i);
     return "";
 }
 
@@ -128,7 +136,7 @@ std::string quoted_list(std::span<const DataArray> arrays)
 
 std::string counted(std::int64_t count, const std::string& noun)
 {
-    return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -169,7 +177,7 @@ const DataArray& require_array(std::span<const DataArray> arrays, std::string_vi
 std::string cell_type_name(std::uint8_t cell_type)
 {
     const auto name = cell_type_of(cell_type).name;
-    return name.empty() ? "cell type " + std::to_string(cell_type) : std::string(name);
+    return name.empty() ? fmt::format("cell type {}", cell_type) : std::string(name);
 }
 
 int cell_dimension(std::uint8_t cell_type)
@@ -188,8 +196,9 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
 {
     const auto to_local = [&](std::int32_t& point) {
         if (local_points[point] < 0)
-            throw InvalidInput("extract_mesh: a chosen cell uses point " + std::to_string(point) +
-                               ", which is not among the chosen points. Pass every point of the cells.");
+            throw InvalidInput(fmt::format("extract_mesh: a chosen cell uses point {}, which is not among the chosen "
+                                           "points. Pass every point of the cells.",
+                                           point));
         point = local_points[point];
     };
     Mesh part;
@@ -216,7 +225,7 @@ std::string difference(const Mesh& a, const Mesh& b)
     if (auto found = csr_difference(a.cells, b.cells, "cells"); !found.empty()) return found;
     if (a.cell_types != b.cell_types) {
         const auto cell = std::ranges::mismatch(a.cell_types, b.cell_types).in1 - a.cell_types.begin();
-        return "cell types: the first that differs is that of cell " + std::to_string(cell) + ".";
+        return fmt::format("cell types: the first that differs is that of cell {}.", cell);
     }
     if (auto found = csr_difference(a.face_streams, b.face_streams, "face streams"); !found.empty()) return found;
     if (auto found = group_difference(a.point_data, b.point_data, "point"); !found.empty()) return found;

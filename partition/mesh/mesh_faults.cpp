@@ -3,6 +3,8 @@
 
 #include "partition/mesh/cell_type.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -114,8 +116,8 @@ void count(std::int64_t& number, std::int64_t& first, std::int64_t cell)
 
 std::string cells_text(std::int64_t number, std::int64_t first)
 {
-    return number == 1 ? "1 cell (number " + std::to_string(first) + ")"
-                       : std::to_string(number) + " cells (the first is number " + std::to_string(first) + ")";
+    return number == 1 ? fmt::format("1 cell (number {})", first)
+                       : fmt::format("{} cells (the first is number {})", number, first);
 }
 
 std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
@@ -169,23 +171,26 @@ std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> po
     const auto has = [&](std::int32_t point) {
         return sorted.empty() ? std::ranges::find(points, point) != points.end() : std::ranges::binary_search(sorted, point);
     };
-    const auto name = "cell " + std::to_string(cell) + " (polyhedron)";
+    const auto name = fmt::format("cell {} (polyhedron)", cell);
     const auto of_stream = "the face stream of " + name;
     if (stream.empty()) return of_stream + " is empty; a polyhedron needs its faces";
     std::size_t at = 1;
     for (std::int32_t face = 0; face < stream[0]; ++face) {
-        if (at >= stream.size()) return of_stream + " ends before face " + std::to_string(face) + " of " + std::to_string(stream[0]);
+        if (at >= stream.size()) return fmt::format("{} ends before face {} of {}", of_stream, face, stream[0]);
         if (stream[at] < 0 || static_cast<std::size_t>(stream[at]) > stream.size() - at - 1)
-            return of_stream + " ends within face " + std::to_string(face) + ", which says it has " + std::to_string(stream[at]) + " points";
+            return fmt::format("{} ends within face {}, which says it has {} points", of_stream, face, stream[at]);
         const auto of_face = stream.subspan(at + 1, static_cast<std::size_t>(stream[at]));
         for (const std::int32_t point : of_face)
             if (!has(point))
-                return name + " lists " + std::to_string(points.size()) + " points, but its face " + std::to_string(face) + " uses point " +
-                       std::to_string(point) + ", which is not among them. The connectivity of a polyhedron must have every point of its faces";
+                return fmt::format("{} lists {} points, but its face {} uses point {}, which is not among them. The "
+                                   "connectivity of a polyhedron must have every point of its faces",
+                                   name, points.size(), face, point);
         at += 1 + of_face.size();
     }
-    if (stream[0] < 0) return of_stream + " says it has " + std::to_string(stream[0]) + " faces";
-    return at == stream.size() ? "" : of_stream + " has " + std::to_string(stream.size() - at) + " entries after its " + std::to_string(stream[0]) + " faces";
+    if (stream[0] < 0) return fmt::format("{} says it has {} faces", of_stream, stream[0]);
+    return at == stream.size()
+               ? ""
+               : fmt::format("{} has {} entries after its {} faces", of_stream, stream.size() - at, stream[0]);
 }
 
 bool PolyhedronCheck::passes(std::int32_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream)
@@ -209,10 +214,10 @@ bool PolyhedronCheck::passes(std::int32_t cell, std::span<const std::int32_t> po
 std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points)
 {
     const CellType& known = cell_type_of(type);
-    if (known.name.empty()) return "cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", which VTK does not know";
+    if (known.name.empty()) return fmt::format("cell {} has type {}, which VTK does not know", cell, type);
     if (known.fits(num_points)) return {};
-    return "cell " + std::to_string(cell) + " (" + std::string(known.name) + ") has " + std::to_string(num_points) + " points, expected " +
-           std::to_string(known.min_points) + (known.fixed_size ? "" : " or more");
+    return fmt::format("cell {} ({}) has {} points, expected {}{}", cell, known.name, num_points, known.min_points,
+                       known.fixed_size ? "" : " or more");
 }
 
 MeshFaults find_faults(const Mesh& mesh)
@@ -241,8 +246,9 @@ std::vector<std::string> describe(const MeshFaults& faults)
 {
     std::vector<std::string> sentences;
     if (faults.unused_points > 0)
-        sentences.push_back((faults.unused_points == 1 ? "1 point is" : std::to_string(faults.unused_points) + " points are") +
-                            " used by no cell; they are kept.");
+        sentences.push_back(
+            (faults.unused_points == 1 ? "1 point is" : fmt::format("{} points are", faults.unused_points)) +
+            " used by no cell; they are kept.");
     if (faults.duplicate_cells > 0)
         sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) +
                             " of the same type on the same points as an earlier one; all are kept.");

@@ -5,6 +5,8 @@
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/neighbor_graph.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -259,7 +261,8 @@ public:
         const auto& type = cell_type_of(mesh_.cell_types[cell]);
         const auto points = mesh_.cells.row(cell);
         if (static_cast<std::int64_t>(points.size()) < type.min_points)
-            refuse_cell(mesh_, cell, "has " + std::to_string(points.size()) + " points, expected at least " + std::to_string(type.min_points) + ".");
+            refuse_cell(mesh_, cell,
+                        fmt::format("has {} points, expected at least {}.", points.size(), type.min_points));
         switch (type.shape) {
         case CellShape::None:
             return;
@@ -504,8 +507,9 @@ Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::ve
 {
     const auto num_facets = count_facets(mesh);
     if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() || num_facets > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput("cell_graph: the mesh has " + std::to_string(mesh.num_cells()) + " cells with " + std::to_string(num_facets) +
-                           " facets; at most 2147483647 can be numbered. Cut it in pieces first.");
+        throw InvalidInput(fmt::format("cell_graph: the mesh has {} cells with {} facets; at most 2147483647 can be "
+                                       "numbered. Cut it in pieces first.",
+                                       mesh.num_cells(), num_facets));
     FacetMatcher matcher(mesh.num_cells(), num_facets);
     const auto visit_all = [&](auto& facets) {
         FacetWalk walk(mesh, dimensions, facets);

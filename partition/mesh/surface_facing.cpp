@@ -7,10 +7,11 @@
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/vector_algebra.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <numbers>
 
@@ -275,8 +276,9 @@ void reverse_points(std::span<std::int32_t> points, std::int64_t cell, std::uint
     const auto corners = num_corners(shape, points.size());
     const bool is_quadratic = points.size() == 2 * corners || points.size() == 2 * corners + 1;
     if (shape == CellShape::Strip || (points.size() != corners && !is_quadratic))
-        throw InvalidInput("cell " + std::to_string(cell) + " (" + cell_type_name(type) +
-                           ") points inward, and its points cannot be put in the opposite order. Triangulate the surface.");
+        throw InvalidInput(fmt::format(
+            "cell {} ({}) points inward, and its points cannot be put in the opposite order. Triangulate the surface.",
+            cell, cell_type_name(type)));
     if (shape == CellShape::Pixel) return std::swap(points[1], points[2]);
     std::reverse(points.begin() + 1, points.begin() + static_cast<std::ptrdiff_t>(corners));
     if (points.size() > corners) std::reverse(points.begin() + static_cast<std::ptrdiff_t>(corners), points.begin() + static_cast<std::ptrdiff_t>(2 * corners));
@@ -325,11 +327,9 @@ std::string describe(const SurfaceFacing& found)
         return kind + "its normals point outwards";
     case Facing::Inward:
         return kind + "its normals point inwards";
-    case Facing::Mixed: {
-        char share[32];
-        std::snprintf(share, sizeof share, "%.3g", 100 * found.inward / (found.outward + found.inward));
-        return kind + "its normals are mixed: those of " + share + " % of its area point inwards";
-    }
+    case Facing::Mixed:
+        return fmt::format("{}its normals are mixed: those of {:.3g} % of its area point inwards", kind,
+                           100 * found.inward / (found.outward + found.inward));
     default:
         return kind + "does not tell where its inside is";
     }

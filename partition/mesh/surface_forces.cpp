@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <string>
 
@@ -21,8 +23,8 @@ void add_load(Vector3& force, Vector3& moment, const Vector3& load, const Vector
 void require_size(const char* name, std::size_t size, std::size_t num_cells)
 {
     if (size != num_cells) {
-        throw InvalidInput("integrate_forces: there are " + std::to_string(size) + " " + name + " for " + std::to_string(num_cells) +
-                           " cells; each cell needs one.");
+        throw InvalidInput(
+            fmt::format("integrate_forces: there are {} {} for {} cells; each cell needs one.", size, name, num_cells));
     }
 }
 
