@@ -46,7 +46,6 @@ set(rooms
 
   "apps/bench: apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
-  "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/prediction: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/training io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: io/bytes partition sharding/memory sharding/messages sharding/transport"
   "apps/cases: apps/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/messages sharding/ranks sharding/tensor"
@@ -58,8 +57,8 @@ set(rooms
   "apps/settings: apps/program io/bytes models/layers models/registry partition sharding/messages"
   "apps/steps: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/store io io/bytes partition sharding/tensor"
   "apps/sweep: apps/cases apps/evaluation apps/program apps/settings io/bytes partition"
-  "apps/training: apps/cases apps/evaluation apps/grids apps/plan apps/program apps/settings apps/steps io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/prediction apps/program apps/report apps/settings apps/steps apps/sweep apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/messages sharding/parameters sharding/ranks sharding/tensor sharding/transport")
+  "apps/training: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/steps io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/verbs: apps/bench apps/cases apps/cut apps/prediction apps/program apps/report apps/settings apps/steps apps/sweep apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/messages sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
 set(without_torch partition io sharding/messages sharding/windows)

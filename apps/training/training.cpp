@@ -6,7 +6,6 @@
 #include "apps/cases/input_ranges.h"
 #include "apps/evaluation/data_check.h"
 #include "apps/grids/grid_cases.h"
-#include "apps/plan/mode_needs.h"
 #include "apps/program/device_load.h"
 #include "apps/program/rank_device.h"
 #include "apps/settings/grid_settings.h"
@@ -118,10 +117,10 @@ private:
     int num_threads_;
 };
 
-CaseTensors first_case(const CaseSet& cases)
+/// Turns of the first case alone.
+std::function<std::optional<CaseTurn>()> first_turn()
 {
-    CaseSequence first(cases, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
-    return first.next();
+    return [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); };
 }
 
 /// Errors of the fields over a list of cases: the mean over cases of each case's relative error.
@@ -188,7 +187,7 @@ public:
     void record_memory();
     void test();
     void describe();
-    void print_plan() const;
+    void print_plan();
     void say_scales_of_sets(const CasePart& part);
     void finish();
 
@@ -445,7 +444,8 @@ void Run::make_model()
     }
     torch::manual_seed(config_.seed);
     if (config_.data.is_grid) {
-        model_ = meshard::make_model(config_.model.name, grid_model_arguments(config_.model, grid_widths(first_case(training_cases()), config_.data)));
+        model_ = meshard::make_model(config_.model.name,
+                                     grid_model_arguments(config_.model, grid_widths(CaseSequence(training_cases(), first_turn()).next(), config_.data)));
         take_rows_of_grids(model_, *stored().of_inputs);
     } else {
         const auto num_features = coefficient_targets_ ? config_.training.coefficient_features : 0;
@@ -669,9 +669,13 @@ void Run::say_scales_of_sets(const CasePart& part)
     }
 }
 
-void Run::print_plan() const
+void Run::print_plan()
 {
-    const auto plan = training_plan(model_, config_, first_case(training_cases()), *device_mesh_, world_);
+    std::deque<CaseSequence> first_cases;
+    std::vector<CaseSequence*> sequences;
+    for (const auto& part : parts_) sequences.push_back(&first_cases.emplace_back(part.stored->train, first_turn()));
+    const auto example = next_example(sequences);
+    const auto plan = training_plan(model_, config_, example, *device_mesh_, world_, [&] { predict(example); });
     if (is_first_) std::cout << plan << std::flush;
 }
 
@@ -883,16 +887,8 @@ DeviceLoad Run::load_of(const std::string& what, const CaseSet& cases, std::int6
                     .mode_option = "training.memory=",
                     .rank_option = "--nproc ",
                     .fewer_points = trains && !config_.data.is_grid ? "data.sampling_resolution" : ""};
-    const bool is_half = config_.training.precision == Precision::BFloat16 || config_.training.precision == Precision::Float16;
-    if (trains && !config_.data.is_grid && !config_.volume) {
-        std::int64_t num_outputs = 0;
-        for (const auto count : cases.channels()) num_outputs += count;
-        load.modes = counted_modes(config_.model.name, model_.arguments, model_.arguments.value("embedding_dim", std::int64_t(6)), num_outputs, num_ranks,
-                                   static_cast<double>(load.num_points), is_half ? 2 : 4);
-    }
-    const auto has_modes = [](const auto& part) { return dynamic_cast<const HasMemoryModes*>(part.get()) != nullptr; };
-    if (load.modes.empty() && std::ranges::any_of(model_.module->modules(), has_modes)) load.modes = {{"stored"}, {"recomputed"}};
-    if (load.modes.empty()) load.memory.clear();
+    for (const auto mode : memory_modes(*model_.module, config_.training.memory)) load.modes.emplace_back(name_of(mode));
+    if (load.modes.size() == 1) load.memory.clear();
     return load;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -40,6 +41,9 @@ std::string_view name_of(MemoryMode mode);  ///< `stored`, `recomputed` or `stre
 /// Sets the mode of a module and all its submodules that have memory modes. @throws InvalidInput for a mode that one of them does not have, or other than
 /// Stored if there are none
 void set_memory(torch::nn::Module& module, MemoryMode mode);
+
+/// The modes that `set_memory` takes, the fastest first. The module is left in `own`.
+std::vector<MemoryMode> memory_modes(torch::nn::Module& module, MemoryMode own);
 
 /// The fastest mode of a module with which inference on this process's points keeps at most `bytes` from layer to layer.
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes);
