@@ -14,7 +14,6 @@
 #include "apps/steps/run_cases.h"
 #include "apps/steps/step_order.h"
 #include "apps/training/coefficient_targets.h"
-#include "apps/training/force_term.h"
 #include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
@@ -264,7 +263,6 @@ private:
     Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
-    std::optional<ForceTerm> force_term_;        // of the first part
     std::optional<CoefficientTargets> coefficient_targets_;
     std::optional<ShapeCoefficients> shape_coefficients_;                         // of the first part's training cases
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there are targets
@@ -386,7 +384,6 @@ void Run::check_measures(std::size_t index) const
         const bool takes_areas = training.weighs_areas && index == 0, takes_volumes = training.weighs_volumes && (index == 1 || !config_.volume);
         for (const auto* cases : {&stored.train, &stored.val, &stored.test}) require(*cases, "training.point_weights", takes_areas, takes_volumes);
     }
-    if (index == 0 && training.has_forces()) require(stored.train, "training.force_weights", true, false);
     if (data.num_sampled > 0 && data.sampling == SamplingKind::Areas) require(stored.train, "data.sampling", true, false);
 }
 
@@ -394,7 +391,6 @@ void Run::check_measures(std::size_t index) const
 void Run::check_data(const TrainingStart& start, std::size_t index)
 {
     const auto& part = parts_[index];
-    const bool has_forces = index == 0 && config_.training.has_forces(), has_coefficients = index == 0 && config_.training.has_coefficients();
     findings_.emplace_back();
     if (start.resume && index > 0) return;
     const JudgedFields layout(part.data.fields, part.stored->train.channels());
@@ -408,10 +404,7 @@ void Run::check_data(const TrainingStart& start, std::size_t index)
         }
     }
     if (index == 0) judge_by_shape(figures, layout);
-    if (has_forces)
-        force_term_.emplace(config_.training.force_weights, part.data, layout, config_.forces, part.cases.train,
-                            std::span(figures).first(part.cases.train.size()), device());
-    if (has_coefficients) {
+    if (index == 0 && config_.training.has_coefficients()) {
         coefficient_targets_.emplace(config_.training.coefficient_weights, layout, config_.forces, part.cases.train,
                                      std::span(figures).first(part.cases.train.size()), device());
     }
@@ -504,10 +497,7 @@ at::Tensor Run::loss_of_part(std::size_t index, const at::Tensor& prediction, co
     const auto& part = parts_[index];
     const auto& scaling = part.scalings.at(example.id);
     const auto target = part.normalizer.normalize(scaling.without_unit(example.target));
-    const auto loss = part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
-    if (index > 0 || !force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
-    const auto difference = (prediction - target) * part.normalizer.std;
-    return loss + (*force_term_)(scaling.scale.defined() ? difference * scaling.scale : difference, example);
+    return part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
 }
 
 /// Of all parts, in their order.
@@ -921,7 +911,7 @@ StepInputs Run::inputs_of_step(const Example& example, double weight) const
     StepInputs inputs;
     inputs.key = formatted("%.17g %.17g ", weight, update_->loss_scale().value_or(1));
     inputs.subject = example.front().id;
-    bool knows_case = force_term_ || coefficient_targets_;
+    bool knows_case = coefficient_targets_.has_value();
     for (std::size_t part = 0; part < example.size(); ++part) {
         const auto& one = example[part];
         knows_case |= parts_[part].scalings.at(one.id).scale.defined();

@@ -235,10 +235,9 @@ MODELS_OF_POINTS = {
     "constants": ("~model", "model.name=geotransolver", *SMALL, *DRAWN, "data.constants=[rho, speed]"),
     "encoded": (*DRAWN, "data.encoding=learnable", "data.encoding_scales=[0.5, 2]"),
     "weighted": (*DRAWN, "training.point_weights=areas"),
-    "forces": (*DRAWN, "data.reference.U_inf=[4, 0, 0]", "data.forces.area=0.1", "training.force_weights=[0.05, 0.01]"),
     # Searches for the neighbours of a case that stays as it is: its tensors themselves are recorded.
     "meshgraphnet": ("~model", "model.name=meshgraphnet", "model.processor_size=2", "model.hidden_dim_processor=8")}
-REPLAYS = {"forces": 3, "meshgraphnet": 5}   # of 12 steps, where it is not all but the warm-ups
+REPLAYS = {"meshgraphnet": 5}   # of 12 steps, where it is not all but the warm-ups
 
 
 class StepsFromAGraph(OnDevice):
