@@ -57,7 +57,7 @@ set(rooms
   "apps/settings: apps/program io/bytes models/layers models/registry partition sharding/messages"
   "apps/steps: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/store io io/bytes partition sharding/tensor"
   "apps/sweep: apps/cases apps/evaluation apps/program apps/settings io/bytes partition"
-  "apps/training: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/steps io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/training: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/steps io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/verbs: apps/bench apps/cases apps/cut apps/prediction apps/program apps/report apps/settings apps/steps apps/sweep apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/messages sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.

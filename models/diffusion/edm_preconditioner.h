@@ -35,9 +35,6 @@ public:
     /// @throws InvalidInput for shapes that do not fit
     torch::Tensor forward(const torch::Tensor& noisy, const torch::Tensor& sigma, const DenoiserCondition& condition = {});
 
-    /// The factor of each sample's squared error in the training loss, (B, 1 or channels, 1, 1): (s^2 + sd^2) / (s sd)^2.
-    torch::Tensor loss_weight(const torch::Tensor& sigma) const;
-
     Dit& dit() { return dit_; }
     const DitOptions& options() const { return dit_->options(); }
 
@@ -48,11 +45,6 @@ private:
     Dit dit_{nullptr};
 };
 TORCH_MODULE(EdmPreconditioner);
-
-/// The mean over all entries of loss_weight (D(clean + sigma noise, sigma) - clean)^2, a scalar (Karras et al. 2022, equation 8). `noise` is as `clean`,
-/// standard normal; `sigma` (B).
-torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& clean, const torch::Tensor& sigma, const torch::Tensor& noise,
-                       const DenoiserCondition& condition = {});
 
 /// From the arguments in a checkpoint of EDMPreconditioner: `sigma_data` and below `model` those of the wrapper with those of the DiT below its `model`, each
 /// as

@@ -33,9 +33,7 @@ public:
     /// The slices of all layers, from the first to the last. One all-reduce a layer where rows are cut.
     std::vector<SliceStates> find_states(const SpecPtr& rows, bool record);
 
-    void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
-
-    /// The model's result by the states that `find_states` or `set_states` gave.
+    /// The model's result by the states that `find_states` gave.
     at::Tensor result();
 
     StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points);

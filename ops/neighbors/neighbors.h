@@ -26,8 +26,6 @@ struct NeighborOptions {
     NeighborOrder order = NeighborOrder::Nearest;
 };
 
-class QueryOrder;
-
 /// Neighbours of this rank's queries among the points of all ranks, as plain tensors. Local query i has the entries offsets[i], ..., offsets[i + 1] - 1.
 ///
 /// Keep it as long as the points do not move: `gather_neighbors` then exchanges features of ghosts and nothing else.
@@ -42,7 +40,6 @@ struct Neighbors {
     std::int64_t num_points = 0;               ///< owned points of one cloud
     std::int64_t num_batches = 0;              ///< clouds of this rank; 0 for a rank without clouds in a batch that is cut
     bool is_batch = false;                     ///< whether the points had a batch dimension
-    std::shared_ptr<QueryOrder> order;         ///< what `reduce_neighbors` keeps from one call to the next; null: nothing
 };
 
 /// The k nearest points of each query, or all if there are fewer.

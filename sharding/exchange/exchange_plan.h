@@ -51,9 +51,6 @@ public:
     bool is_agreed() const { return is_agreed_; }
     void set_agreed() const { is_agreed_ = true; }
 
-    /// Owned rows that no other rank sees, ascending: work on them may go on while ghosts travel. (n), int64.
-    at::Tensor interior_rows() const;
-
 private:
     RankGroup group_;
     std::int64_t num_owned_ = 0, num_ghosts_ = 0;

@@ -15,10 +15,6 @@ struct MergedPlan {
     std::vector<at::Tensor> ghost_places;  ///< for each of the plans: which of the merged one's ghosts are its own, in its order; int64
 };
 
-/// Plans over the same owned rows: a row that several bring to a rank travels once. With a plan and a wider one it widens the first. Collective.
-/// @throws InvalidInput on every rank if the plans differ in their group or in the number of owned rows, or if there are none
-MergedPlan merge_plans(std::span<const std::shared_ptr<const ExchangePlan>> plans);
-
 /// Plans over the rows of several clouds, which lie one cloud after the other: all ghosts in one message a rank. Not collective.
 /// @throws InvalidInput if the plans differ in their group, or if there are none
 MergedPlan stack_plans(std::span<const std::shared_ptr<const ExchangePlan>> plans);

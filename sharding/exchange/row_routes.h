@@ -30,22 +30,18 @@ public:
     std::int64_t num_owned() const { return num_owned_; }
     std::int64_t num_wanted() const { return wanted_.numel(); }
 
-    /// Rows that this rank receives from others in one use.
-    std::int64_t num_received() const;
-
     /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: gradients of a row wanted several times
     /// add up at its owner.
     at::Tensor gather(const at::Tensor& owned_rows) const;
 
-    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is combined; ids that nobody has give zero for a
-    /// Sum, and `-inf`, `inf` or the type's limit for Max and Min. In an order that depends on ids and ranks only. Collective; a
-    /// Sum is differentiable.
-    at::Tensor scatter(const at::Tensor& wanted_rows, Reduction reduction = Reduction::Sum) const;
+    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is added up, in an order that depends on ids
+    /// and ranks only; ids that nobody has give zero. Collective; differentiable.
+    at::Tensor scatter(const at::Tensor& wanted_rows) const;
 
 private:
     RowRoutes() = default;
     at::Tensor gathered(const at::Tensor& rows) const;
-    at::Tensor scattered(const at::Tensor& rows, Reduction reduction) const;
+    at::Tensor scattered(const at::Tensor& rows) const;
 
     RankGroup group_;
     std::int64_t num_owned_ = 0;
@@ -53,11 +49,6 @@ private:
     std::vector<std::int64_t> send_rows_, receive_rows_;
     at::Tensor wanted_;  ///< of each wanted row the place among the received ones
 };
-
-/// A tensor whose dimension `dim` is cut on the axis `domain` by the owned rows of one partition, cut by those of another: the same
-/// value in the same global ids. Collective, one all-to-all; differentiable.
-/// @throws InvalidInput if the tensor is not cut so, or the maps are not of the same whole.
-at::Tensor redistribute_by_id(const at::Tensor& tensor, const IndexMap& from, const std::shared_ptr<const IndexMap>& to, std::int64_t dim = 0);
 
 /// The whole, as a plain tensor on every rank, its rows in the order of their global ids rather than in that of the ranks. Collective;
 /// differentiable as `full_tensor` is. Without an index map in its layout it is `full_tensor`.
