@@ -28,27 +28,20 @@ struct MemoryInUse {
 
 MemoryInUse memory_in_use(const c10::Device& device);
 
-/// What a memory mode takes, by count; zeros where that is not known.
-struct ModeNeed {
-    std::string name;
-    double bytes_per_point = 0;
-    double fixed_bytes = 0;  ///< whatever the number of points: parameters, tiles
-};
-
 /// Work on a device, for the case that it does not fit.
 struct DeviceLoad {
     c10::Device device = c10::kCPU;
-    std::string what = {};             ///< such as `a training step of case run_3`
-    std::int64_t num_points = 0;       ///< of this rank; 0: not known
-    std::int64_t num_ranks = 1;        ///< that share the points
-    std::string memory = {};           ///< its memory mode; empty where it has none
-    std::string mode_option = {};      ///< what stands before the name of a mode to choose it, such as `--memory `
-    std::vector<ModeNeed> modes = {};  ///< in which this work can be done, the fastest first
-    std::string rank_option = {};      ///< what stands before a number of ranks to choose it, such as `--nproc `; empty if it is one rank's work
-    std::string fewer_points = {};     ///< how it takes fewer points, such as `data.sampling_resolution`; empty if it cannot
+    std::string what = {};                ///< such as `a training step of case run_3`
+    std::int64_t num_points = 0;          ///< of this rank; 0: not known
+    std::int64_t num_ranks = 1;           ///< that share the points
+    std::string memory = {};              ///< its memory mode; empty where it has none
+    std::string mode_option = {};         ///< what stands before the name of a mode to choose it, such as `--memory `
+    std::vector<std::string> modes = {};  ///< in which this work can be done, the fastest first
+    std::string rank_option = {};         ///< what stands before a number of ranks to choose it, such as `--nproc `; empty if it is one rank's work
+    std::string fewer_points = {};        ///< how it takes fewer points, such as `data.sampling_resolution`; empty if it cannot
 };
 
-/// One sentence on what did not fit, how many bytes a point it takes, and one on which mode or how many ranks would do.
+/// One sentence on what did not fit and how many bytes a point it took, and one on which mode takes less or how many ranks would do.
 std::string out_of_memory_text(const DeviceLoad& load, const MemoryInUse& memory);
 
 /// Does work on a device. @throws DeviceMemoryError with `out_of_memory_text` of what `load` gives, where the device's memory ends

@@ -8,8 +8,6 @@
 #include "apps/console/text_table.h"
 #include "apps/devices/device_load.h"
 #include "apps/devices/rank_device.h"
-#include "apps/plan/mode_needs.h"
-#include "apps/plan/plan_command.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
@@ -93,10 +91,9 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "operators: single operators on small tensors, extra time of a call on a sharded tensor.\n"
                  "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and how much of it overlaps with message passing.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.\n"
-                 "plan: what a step would take on GPUs that are not here, by counting; see meshard bench plan --help.\n"
                  "data: how fast the cases of a training run come from the disk; see meshard bench data --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition, plan or data, which have other options")
+    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition or data, which have other options")
         ->type_name("WHAT")
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
@@ -212,23 +209,14 @@ ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::s
                            .num_repeats = arguments.num_repeats},
                           device);
     };
-    const auto load = [&]() -> DeviceLoad {
-        DeviceLoad of_run{.device = device,
+    const auto load = [&] {
+        return DeviceLoad{.device = device,
                           .what = (arguments.inference_only ? "inference of " : "a training step of ") + name,
                           .num_points = std::max(num_points, arguments.shape.num_points),
                           .memory = memory,
                           .mode_option = "--memory ",
+                          .modes = arguments.model == "transolver" ? std::vector<std::string>{"stored", "recomputed", "streamed"} : modes,
                           .fewer_points = "--points"};
-        if (arguments.model == "transolver" && arguments.arguments.empty() && !arguments.inference_only) {
-            const auto& shape = arguments.shape;
-            const nlohmann::json constructor{
-                {"n_layers", shape.n_layers}, {"n_hidden", shape.n_hidden}, {"n_head", shape.n_head}, {"slice_num", shape.slice_num}, {"mlp_ratio", 2}};
-            const auto precision = precision_named(arguments.precision);
-            const bool is_half = precision == Precision::BFloat16 || precision == Precision::Float16;
-            of_run.modes = counted_modes("transolver", constructor, 6, 4, 1, static_cast<double>(of_run.num_points), is_half ? 2 : 4);
-        }
-        if (of_run.modes.empty()) of_run.modes = {{memory}};
-        return of_run;
     };
     for (std::size_t i = 0; i + 1 < modes.size(); ++i) {
         memory = modes[i];
@@ -421,7 +409,6 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
 
 int model_bench_command(std::span<const std::string> arguments)
 {
-    if (!arguments.empty() && arguments.front() == "plan") return plan_bench_command(arguments.subspan(1));
     if (!arguments.empty() && arguments.front() == "data") return data_bench_command(arguments.subspan(1));
     BenchArguments options;
     if (!parse(arguments, options)) return exit_code::ok;

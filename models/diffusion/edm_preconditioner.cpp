@@ -50,12 +50,6 @@ torch::Tensor EdmPreconditionerImpl::sigma_data(const torch::Tensor& like) const
     return values.dim() == 0 ? values.view({1, 1, 1, 1}) : values.view({1, -1, 1, 1});
 }
 
-torch::Tensor EdmPreconditionerImpl::loss_weight(const torch::Tensor& sigma) const
-{
-    const auto s = sigma.view({-1, 1, 1, 1}), data = sigma_data(sigma);
-    return (s.square() + data.square()) / (s * data).square();
-}
-
 torch::Tensor EdmPreconditionerImpl::forward(const torch::Tensor& noisy, const torch::Tensor& sigma, const DenoiserCondition& condition)
 {
     const auto& options = dit_->options();
@@ -76,13 +70,6 @@ torch::Tensor EdmPreconditionerImpl::forward(const torch::Tensor& noisy, const t
     if (condition.image.defined()) input = torch::cat({input, condition.image.to(noisy.scalar_type())}, 1);
     const auto vector = condition.vector.defined() ? condition.vector.to(noisy.scalar_type()) : condition.vector;
     return noisy * c_skip + c_out * dit_->forward(input, level.log() / 4, vector);
-}
-
-torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& clean, const torch::Tensor& sigma, const torch::Tensor& noise,
-                       const DenoiserCondition& condition)
-{
-    const auto denoised = model->forward(clean + sigma.view({-1, 1, 1, 1}) * noise, sigma, condition);
-    return (model->loss_weight(sigma) * (denoised - clean).square()).mean();
 }
 
 EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments)

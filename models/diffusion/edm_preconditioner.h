@@ -38,9 +38,6 @@ public:
     /// @throws InvalidInput for shapes that do not fit
     torch::Tensor forward(const torch::Tensor& noisy, const torch::Tensor& sigma, const DenoiserCondition& condition = {});
 
-    /// The factor of each sample's squared error in the training loss, (B, 1 or channels, 1, 1): (s^2 + sd^2) / (s sd)^2.
-    torch::Tensor loss_weight(const torch::Tensor& sigma) const;
-
     Dit& dit() { return dit_; }
     const DitOptions& options() const { return dit_->options(); }
 
@@ -52,14 +49,10 @@ private:
 };
 TORCH_MODULE(EdmPreconditioner);
 
-/// The mean over all entries of loss_weight (D(clean + sigma noise, sigma) - clean)^2, a scalar (Karras et al. 2022,
-/// equation 8). `noise` is standard normal with the shape and layout of `clean`; `sigma` is (B).
-torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& clean, const torch::Tensor& sigma, const torch::Tensor& noise,
-                       const DenoiserCondition& condition = {});
-
-/// Makes the model from the arguments in a checkpoint of EDMPreconditioner: `sigma_data`, and in `model` those of the
-/// wrapper, whose `model` has those of the DiT, each as {"__name__": class, "__args__": arguments}.
-/// @throws InvalidInput for another nested class, or an argument that it does not have
+/// From the arguments in a checkpoint of EDMPreconditioner: `sigma_data` and below `model` those of the wrapper with those of the DiT below its `model`, each
+/// as
+/// {"__name__": class, "__args__": arguments}.
+/// @throws InvalidInput for another class inside, or an argument that it does not have
 EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments);
 
 }  // namespace meshard

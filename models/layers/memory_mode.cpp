@@ -37,6 +37,20 @@ void set_memory(torch::nn::Module& module, MemoryMode mode)
     if (!found && mode != MemoryMode::Stored) throw InvalidInput("this model has no memory mode but `stored`.");
 }
 
+std::vector<MemoryMode> memory_modes(torch::nn::Module& module, MemoryMode own)
+{
+    std::vector<MemoryMode> modes;
+    for (const auto mode : {MemoryMode::Stored, MemoryMode::Recomputed, MemoryMode::Streamed}) {
+        try {
+            set_memory(module, mode);
+            modes.push_back(mode);
+        } catch (const InvalidInput&) {  // this model does not have it
+        }
+    }
+    set_memory(module, own);
+    return modes;
+}
+
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes)
 {
     for (const auto& part : module.modules()) {

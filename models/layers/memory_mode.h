@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -42,7 +43,10 @@ std::string_view name_of(MemoryMode mode);  ///< `stored`, `recomputed` or `stre
 /// them does not have, and for any mode but Stored if there are none
 void set_memory(torch::nn::Module& module, MemoryMode mode);
 
-/// The fastest mode of a module in which inference on this process's points stores at most `bytes` from layer to layer.
+/// The modes that `set_memory` takes, the fastest first. The module is left in `own`.
+std::vector<MemoryMode> memory_modes(torch::nn::Module& module, MemoryMode own);
+
+/// The fastest mode of a module with which inference on this process's points keeps at most `bytes` from layer to layer.
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes);
 
 }  // namespace meshard

@@ -227,21 +227,4 @@ torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tens
     return fx.dim() == 3 ? x : x.unflatten(1, options_.structured_shape);
 }
 
-std::vector<torch::Tensor> TransolverImpl::slice_states(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
-{
-    const torch::NoGradGuard no_grad;
-    const auto inputs = point_inputs(fx, embedding, time);
-    noise_->rows.set_rows({embedding, fx});
-    return slice_states_of(inputs, fused(inputs, time));
-}
-
-torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding,
-                                                  const torch::Tensor& time)
-{
-    const torch::NoGradGuard no_grad;
-    const auto inputs = point_inputs(fx, embedding, time);
-    noise_->rows.set_rows({embedding, fx});
-    return blocks_with_states(inputs, fused(inputs, time), states);
-}
-
 }  // namespace meshard

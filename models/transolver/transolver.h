@@ -75,21 +75,10 @@ public:
 
     std::vector<BlockChoice> block_forms(const torch::Tensor& points) override;
 
-    /// Returns whether the mode Streamed and slice states are available for points of the type of the weights.
+    /// Whether it has the mode Streamed, for points of the type of its weights.
     bool can_stream() const;
 
-    /// For each layer the slices' tokens after attention, (B, H, S, D), computed from all points, without gradients.
-    /// With these `forward_with_states` predicts at any number of points, these or others, in constant memory. The
-    /// arguments are those of `forward`.
-    /// @throws InvalidInput for a model that the fused operators cannot run
-    std::vector<torch::Tensor> slice_states(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
-
-    /// `forward` with these states instead of those computed from the points; without gradients and messages.
-    torch::Tensor forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding = {},
-                                      const torch::Tensor& time = {});
-
-    /// Sets the source of Transolver++'s noise (an empty function: random numbers that depend on the points' ids), and
-    /// when it is added; by default in training.
+    /// The source of Transolver++'s noise (an empty function: random numbers that follow from the points' ids), and when it is added; by default in training.
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 

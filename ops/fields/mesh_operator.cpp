@@ -192,28 +192,23 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
 {
     const auto& [from, to, stencils, is_empty_row] = *shared_;
     const auto own = from.own_rows(name_, field);
-    const bool contracts = form_ == Form::Divergence;
-    if (!own.is_floating_point() || (contracts && (own.dim() < 2 || own.size(-1) != 3))) {
-        throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) + " and " + std::to_string(own.dim()) +
-                           " dimensions; expected a floating type" + (contracts ? " and a last dimension of 3." : "."));
-    }
+    if (!own.is_floating_point())
+        throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) + "; expected a floating type.");
     auto shape = own.sizes().vec();
-    if (contracts) shape.pop_back();
     std::int64_t channels = 1;
     for (std::size_t d = 1; d < shape.size(); ++d) channels *= shape[d];
-    // (rows, C) or (rows, C, 3), on the CPU, in float or double.
+    // (rows, C), on the CPU, in float or double
     const auto flat = [&](const at::Tensor& rows) {
-        const auto here = rows.to(at::kCPU, rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-        return contracts ? here.reshape({here.size(0), channels, 3}) : here.reshape({here.size(0), channels});
+        return rows.to(at::kCPU, rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).reshape({rows.size(0), channels});
     };
     at::Tensor result;
     if (stencils.border) {
         auto pending = begin_ghost_exchange({own}, from.plan);
-        const auto own_rows = flat(own), inner = product(stencils.inner, false, contracts, own_rows);
+        const auto own_rows = flat(own), inner = product(stencils.inner, false, false, own_rows);
         const auto inputs = at::cat({own_rows.index_select(0, stencils.border_inputs), flat(pending.end().front())});
-        result = at::cat({inner, product(stencils.border, false, contracts, inputs)}).index_select(0, stencils.order);
+        result = at::cat({inner, product(stencils.border, false, false, inputs)}).index_select(0, stencils.order);
     } else {
-        result = product(stencils.inner, false, contracts, flat(own));
+        result = product(stencils.inner, false, false, flat(own));
         if (to.plan) result = scatter_ghosts(result, to.plan);
     }
     shape[0] = result.size(0);
@@ -224,15 +219,6 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
 at::Tensor MeshOperator::is_empty_row() const
 {
     return shared_->is_empty_row;
-}
-
-MeshOperator MeshOperator::as_divergence(const char* name) const
-{
-    if (form_ != Form::Gradient) throw InvalidInput(std::string(name) + ": " + name_ + " is no gradient. Pass least_squares_gradient or green_gauss_gradient.");
-    auto result = *this;
-    result.name_ = name;
-    result.form_ = Form::Divergence;
-    return result;
 }
 
 }  // namespace meshard

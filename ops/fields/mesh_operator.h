@@ -45,9 +45,8 @@ class MeshOperator {
 public:
     /// How a weight's components are applied.
     enum class Form : std::uint8_t {
-        Scalar,     ///< (rows, ...) to (rows, ...)
-        Gradient,   ///< (rows, ...) to (rows, ..., 3)
-        Divergence  ///< (rows, ..., 3) to (rows, ...)
+        Scalar,   ///< (rows, ...) to (rows, ...)
+        Gradient  ///< (rows, ...) to (rows, ..., 3)
     };
 
     /// Whether ghosts of the input or of the result are exchanged.
@@ -63,14 +62,11 @@ public:
     /// @param name   begins error messages
     MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil);
 
-    /// @throws InvalidInput if the field does not have the layout `from`, or, for a divergence, if its last dimension is not 3
+    /// @throws InvalidInput if the field does not have the layout `from`
     at::Tensor operator()(const at::Tensor& field) const;
 
     /// For each row of the stencil, whether it has no entries, so that its result is always zero; (rows), bool.
     at::Tensor is_empty_row() const;
-
-    /// The divergence with the weights of this gradient. @throws InvalidInput unless this is a gradient
-    MeshOperator as_divergence(const char* name) const;
 
 private:
     struct Shared;

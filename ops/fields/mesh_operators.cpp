@@ -268,11 +268,6 @@ MeshOperator green_gauss_gradient(const MeshGeometry& geometry)
     return {"green_gauss_gradient", geometry.points(), geometry.cells(), Form::Gradient, Ghosts::OfInput, std::move(stencil)};
 }
 
-MeshOperator divergence(const MeshOperator& gradient)
-{
-    return gradient.as_divergence("divergence");
-}
-
 MeshOperator laplacian(const MeshGeometry& geometry)
 {
     require_mutual_neighbors("laplacian", geometry);
@@ -291,27 +286,6 @@ MeshOperator laplacian(const MeshGeometry& geometry)
     return between_cells("laplacian", geometry, Form::Scalar, std::move(stencil));
 }
 
-MeshOperator facet_neighbor_mean(const MeshGeometry& geometry)
-{
-    require_mutual_neighbors("facet_neighbor_mean", geometry);
-    const auto neighbors = facet_graph(geometry.mesh());
-    auto stencil = cell_stencil(geometry, geometry.cell_ids(), 1, [&](std::int32_t i, Entries& entries) {
-        const auto row = neighbors.row(i);
-        for (const auto j : row) entries.push_back({j, {1.0 / static_cast<double>(row.size())}});
-        if (row.empty()) entries.push_back({i, {1.0}});
-    });
-    return between_cells("facet_neighbor_mean", geometry, Form::Scalar, std::move(stencil));
-}
-
-MeshOperator points_to_cells(const MeshGeometry& geometry)
-{
-    auto stencil = cell_stencil(geometry, geometry.point_ids(), 1, [&](std::int32_t i, Entries& entries) {
-        const auto row = geometry.mesh().cells.row(i);
-        for (const auto point : row) entries.push_back({point, {1.0 / static_cast<double>(row.size())}});
-    });
-    return {"points_to_cells", geometry.points(), geometry.cells(), Form::Scalar, Ghosts::OfInput, std::move(stencil)};
-}
-
 MeshOperator cells_to_points(const MeshGeometry& geometry)
 {
     const auto counts = cells_of_points_in_whole(geometry);
@@ -326,34 +300,6 @@ at::Tensor point_normals(const MeshGeometry& geometry)
 {
     const auto sums = cells_to_points(geometry)(geometry.area_vectors());
     return sums / sums.square().sum(1, true).sqrt().clamp_min(1e-300);
-}
-
-at::Tensor integral(const MeshGeometry& geometry, const at::Tensor& cell_field)
-{
-    geometry.cells().own_rows("integral", cell_field);
-    std::vector<std::int64_t> shape(cell_field.dim(), 1);
-    shape[0] = cell_field.size(0);
-    return (cell_field * geometry.sizes().view(shape)).sum(0);
-}
-
-FieldForces field_forces(const MeshGeometry& geometry, const at::Tensor& pressure, const at::Tensor& tractions, const Vector3& centre)
-{
-    geometry.cells().own_rows("field_forces", pressure);
-    const auto areas = geometry.area_vectors();
-    const auto levers = geometry.centroids() - at::tensor({centre[0], centre[1], centre[2]}, at::kDouble);
-    const auto moment = [&](const at::Tensor& forces) {
-        const auto term = [&](int a, int b) { return levers.select(1, a) * forces.select(1, b) - levers.select(1, b) * forces.select(1, a); };
-        return at::stack({term(1, 2), term(2, 0), term(0, 1)}, 1).sum(0);
-    };
-    const auto pressures = -pressure.unsqueeze(1) * areas;
-    FieldForces forces{pressures.sum(0), at::zeros({3}, at::kDouble), moment(pressures), at::zeros({3}, at::kDouble)};
-    if (tractions.defined()) {
-        geometry.cells().own_rows("field_forces", tractions);
-        const auto frictions = tractions * areas.square().sum(1, true).sqrt();
-        forces.viscous_force = frictions.sum(0);
-        forces.viscous_moment = moment(frictions);
-    }
-    return forces;
 }
 
 }  // namespace meshard

@@ -30,20 +30,10 @@ MeshOperator least_squares_gradient(const MeshGeometry& geometry, GradientNeighb
 /// solids. Zero on lines and vertices. The sum of volume times divergence is the flux through the boundary, up to rounding.
 MeshOperator green_gauss_gradient(const MeshGeometry& geometry);
 
-/// Divergence of a vector field, (rows, ..., 3) to (cells, ...), with the weights of a gradient: its trace.
-/// @throws InvalidInput if the operator is no gradient
-MeshOperator divergence(const MeshOperator& gradient);
-
 /// Laplacian of a cell field by finite volumes, (cells, ...) to (cells, ...): the flux between neighbours is the facet's size times the difference over the
 /// distance of the centroids; no flux through the boundary. The sum of size times Laplacian is zero. Consistent if the line between centroids is normal to
 /// the facet.
 MeshOperator laplacian(const MeshGeometry& geometry);
-
-/// Mean over the cells that share a facet with each cell, without the cell itself; a cell without neighbours keeps its value.
-MeshOperator facet_neighbor_mean(const MeshGeometry& geometry);
-
-/// Mean over the points of each cell, (points, ...) to (cells, ...); zero for a cell without points.
-MeshOperator points_to_cells(const MeshGeometry& geometry);
 
 /// Mean over the cells that use each point, (cells, ...) to (points, ...); zero for a point that no cell uses. Results of cut and whole mesh are equal up
 /// to rounding.
@@ -51,18 +41,5 @@ MeshOperator cells_to_points(const MeshGeometry& geometry);
 
 /// Unit normals at the points of a surface, (points, 3): the direction of the sum of the area vectors of the cells around each point.
 at::Tensor point_normals(const MeshGeometry& geometry);
-
-/// Sum of value times size over all cells, (cells, ...) to (...). For a sharded field the sum over ranks is pending: reduced where it is first needed.
-at::Tensor integral(const MeshGeometry& geometry, const at::Tensor& cell_field);
-
-/// Force and moment of a fluid on a surface, from pressure and from friction; (3) each. Like `integrate_forces`, but on tensors and differentiable.
-struct FieldForces {
-    at::Tensor pressure_force, viscous_force;
-    at::Tensor pressure_moment, viscous_moment;  ///< about `centre`
-};
-
-/// @param pressure   (cells)
-/// @param tractions  (cells, 3), the stress on the body; undefined for none. OpenFOAM's wallShearStress has the opposite sign.
-FieldForces field_forces(const MeshGeometry& geometry, const at::Tensor& pressure, const at::Tensor& tractions = {}, const Vector3& centre = {});
 
 }  // namespace meshard

@@ -35,9 +35,7 @@ public:
     /// The slices of all layers, in order. One all-reduce a layer if rows are sharded.
     std::vector<SliceStates> find_states(const SpecPtr& rows, bool record);
 
-    void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
-
-    /// The model's result, given the states from `find_states` or `set_states`.
+    /// The model's result by the states that `find_states` gave.
     at::Tensor result();
 
     StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points);

@@ -134,10 +134,7 @@ public:
         return slices;
     }
 
-    void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
-
-    /// Computes the result layer by layer: one pass over the tiles ends a layer and begins the next, while a tile is in
-    /// the cache.
+    /// Layer by layer: one pass over the tiles ends a layer and begins the next, while a tile is in the cache.
     at::Tensor result_by_layers(const SpecPtr& rows, bool keep_projections)
     {
         const auto& shape = model_.blocks.front().shape;
@@ -456,43 +453,6 @@ at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model,
     const auto noise = draws_of(model, points);
     const auto result = [&](auto passes) { return wrapped(passes.result_by_layers(rows, keep_projections), rows); };
     return plain.scalar_type() == at::kDouble ? result(StreamPasses<double>(plain, local, noise)) : result(StreamPasses<float>(plain, local, noise));
-}
-
-std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const StreamedModel& model)
-{
-    const at::NoGradGuard no_grad;
-    const auto call = call_on(points, model, !points.is_cpu());
-    const auto& rows = call->rows;
-    const auto local = local_model(model, list_of(model), rows);
-    call->noise = draws_of(model, points);
-    std::vector<at::Tensor> states;
-    with_passes(local_in(in_type_of(model, points), rows), local, *call, [&](auto passes) {
-        for (const auto& slices : passes.find_states(rows, false)) states.push_back(wrapped(slices.states(), rows ? token_spec(*rows) : nullptr));
-    });
-    return states;
-}
-
-at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& model, const std::vector<at::Tensor>& states)
-{
-    if (states.size() != model.blocks.size()) {
-        throw InvalidInput("blocks_with_states: states of " + std::to_string(states.size()) + " layers for a model of " + std::to_string(model.blocks.size()) +
-                           ". Pass those that slice_states_of computed with this model.");
-    }
-    const at::NoGradGuard no_grad;
-    const auto call = call_on(points, model, !points.is_cpu());
-    const auto& rows = call->rows;
-    const auto local = local_model(model, list_of(model), rows);
-    call->noise = draws_of(model, points);
-    std::vector<at::Tensor> local_states;
-    for (const auto& state : states) {
-        local_states.push_back((rows ? local_in(state, token_spec(*rows)) : is_sharded(state) ? local_of(state) : state).contiguous());
-    }
-    at::Tensor result;
-    with_passes(local_in(in_type_of(model, points), rows), local, *call, [&](auto passes) {
-        passes.set_states(local_states);
-        result = passes.result();
-    });
-    return wrapped(result, rows);
 }
 
 }  // namespace meshard

@@ -34,11 +34,4 @@ at::Tensor streamed_blocks_by_kernels(const at::Tensor& points, const StreamedMo
 /// point between blocks, and with `keep_projections`, which saves a tenth of the time, as many numbers again.
 at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model, bool keep_projections);
 
-/// The slices' states of all layers, (B, H, S, D) each, computed from all points; without gradients. Collective.
-std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const StreamedModel& model);
-
-/// The model at any points with given states; without gradients and messages. Equal to `streamed_blocks` at the points
-/// from which the states were computed.
-at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& model, const std::vector<at::Tensor>& states);
-
 }  // namespace meshard

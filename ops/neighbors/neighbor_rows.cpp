@@ -68,51 +68,7 @@ private:
     std::int64_t num_owned_;
 };
 
-/// Some of the queries of a search, with their entries.
-struct SomeQueries {
-    std::vector<std::int64_t> queries, entries, offsets{0};
-
-    void add(std::int64_t query, std::int64_t begin, std::int64_t end)
-    {
-        queries.push_back(query);
-        for (auto e = begin; e < end; ++e) entries.push_back(e);
-        offsets.push_back(static_cast<std::int64_t>(entries.size()));
-    }
-    QueryOrder::Part on(const at::Device& device) const { return {index_tensor(entries).to(device), index_tensor(offsets).to(device)}; }
-};
-
-QueryOrder::Parts sorted_queries(const Neighbors& neighbors, const at::Device& device)
-{
-    const auto offsets = neighbors.offsets.cpu(), rows = neighbors.rows.cpu();
-    const auto *starts = offsets.const_data_ptr<std::int64_t>(), *entry = rows.const_data_ptr<std::int64_t>();
-    const auto num_owned = neighbors.plan->num_owned(), num_queries = offsets.size(0) - 1;
-    SomeQueries inner, border;
-    for (std::int64_t i = 0; i < num_queries; ++i) {
-        const bool is_inner = std::all_of(entry + starts[i], entry + starts[i + 1], [&](std::int64_t row) { return row < num_owned; });
-        (is_inner ? inner : border).add(i, starts[i], starts[i + 1]);
-    }
-    if (border.queries.empty()) return {{}, border.on(device), {}};
-    std::vector<std::int64_t> positions(num_queries);
-    std::int64_t position = 0;
-    for (const auto* some : {&inner, &border}) {
-        for (const auto query : some->queries) positions[query] = position++;
-    }
-    return {inner.on(device), border.on(device), index_tensor(positions).to(device)};
-}
-
-std::uint32_t version_of(const at::Tensor& tensor)
-{
-    return tensor.is_inference() ? 0 : tensor._version();
-}
-
-/// Converts entry numbers among some queries to numbers among all; keeps -1.
-at::Tensor among_all(const at::Tensor& arguments, const at::Tensor& entries)
-{
-    if (entries.size(0) == 0) return arguments;
-    return at::where(arguments < 0, arguments, entries.take(arguments.clamp_min(0)));
-}
-
-/// Returns whether both have an index map and the same number of rows on this rank, but other global ids.
+/// Whether both have an index map and as many rows on this rank, but rows with other global ids.
 bool have_other_ids(const ShardSpec& features, const ShardSpec& points)
 {
     const auto &here = features.index_map, &there = points.index_map;
@@ -165,45 +121,6 @@ at::Tensor gather_neighbors(const at::Tensor& features, const Neighbors& neighbo
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
     EntryRows found(rows, neighbors.rows);  // copies own rows while ghosts are received
     return found.with(pending.end()[0]);
-}
-
-QueryOrder::Parts QueryOrder::of(const Neighbors& neighbors, const at::Device& device)
-{
-    const std::lock_guard lock(mutex_);
-    const bool is_known = device_ == device && offsets_.is_same(neighbors.offsets) && rows_.is_same(neighbors.rows) &&
-                          offsets_version_ == version_of(neighbors.offsets) && rows_version_ == version_of(neighbors.rows);
-    if (is_known) return parts_;
-    parts_ = sorted_queries(neighbors, device);
-    offsets_ = neighbors.offsets;
-    rows_ = neighbors.rows;
-    offsets_version_ = version_of(offsets_);
-    rows_version_ = version_of(rows_);
-    device_ = device;
-    return parts_;
-}
-
-SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neighbors, SegmentReduction reduction)
-{
-    const auto rows = own_rows_of("reduce_neighbors", features, neighbors);
-    if (!exchanges_ghosts(neighbors)) {
-        return segment_reduce(take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows), neighbors.offsets, reduction);
-    }
-    auto pending = begin_ghost_exchange({rows}, neighbors.plan);
-    const auto [inner, border, position] = neighbors.order ? neighbors.order->of(neighbors, rows.device()) : sorted_queries(neighbors, rows.device());
-    const auto entry_rows = neighbors.rows.to(rows.device());
-    const bool are_all_inner = !position.defined();
-    const auto first = are_all_inner ? segment_reduce(take_rows(rows, entry_rows), neighbors.offsets.to(rows.device()), reduction)
-                                     : segment_reduce(take_rows(rows, entry_rows.index_select(0, inner.entries)), inner.offsets, reduction);
-    EntryRows found(rows, entry_rows.index_select(0, border.entries));
-    // Even without entries: backward sends on all ranks.
-    const auto second = segment_reduce(found.with(pending.end()[0]), border.offsets, reduction);
-    const auto values = at::cat({first.values, second.values});
-    if (are_all_inner) return {values, first.arguments};
-    SegmentResult result{take_rows(values, position), {}};
-    if (first.arguments.defined()) {
-        result.arguments = at::cat({among_all(first.arguments, inner.entries), among_all(second.arguments, border.entries)}).index_select(0, position);
-    }
-    return result;
 }
 
 }  // namespace meshard

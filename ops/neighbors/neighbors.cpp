@@ -110,7 +110,6 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     for (const auto& list : found) {
         Neighbors neighbors;
         neighbors.plan = plan;
-        neighbors.order = std::make_shared<QueryOrder>();
         neighbors.queries_group = queries_group;
         neighbors.num_points = points.size();
         if (points.is_cut()) neighbors.points_layout = points.layout;
@@ -173,7 +172,6 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
 {
     Neighbors all;
     const auto& first = *clouds[0];
-    all.order = std::make_shared<QueryOrder>();
     all.queries_group = first.queries_group;
     all.points_layout = first.points_layout;
     all.num_points = first.num_points;

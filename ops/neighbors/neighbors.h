@@ -28,10 +28,7 @@ struct NeighborOptions {
     NeighborOrder order = NeighborOrder::Nearest;
 };
 
-class QueryOrder;
-
-/// Neighbours of this rank's queries among the points of all ranks, as plain tensors. Local query i has the entries
-/// offsets[i], ..., offsets[i + 1] - 1.
+/// Neighbours of this rank's queries among the points of all ranks, as plain tensors. Local query i has the entries offsets[i], ..., offsets[i + 1] - 1.
 ///
 /// Keep the object as long as the points do not move: `gather_neighbors` then only exchanges features of ghosts.
 struct Neighbors {
@@ -41,13 +38,11 @@ struct Neighbors {
     at::Tensor rows;
     at::Tensor distances;                      ///< (entries), in the points' type; differentiable in points and queries
     std::shared_ptr<const ExchangePlan> plan;  ///< null if every rank holds all points
-    RankGroup queries_group;                   ///< ranks over which queries are cut; a group of one if they are not
-    SpecPtr points_layout;                     ///< layout of the points; null if they are not cut
-    std::int64_t num_points = 0;               ///< number of owned points of one cloud
-    /// Number of this rank's clouds; 0 for a rank without clouds in a batch that is cut.
-    std::int64_t num_batches = 0;
-    bool is_batch = false;              ///< whether the points had a batch dimension
-    std::shared_ptr<QueryOrder> order;  ///< cache of `reduce_neighbors`; null: no cache
+    RankGroup queries_group;                   ///< ranks among which queries are cut; a group of one if they are not
+    SpecPtr points_layout;                     ///< of the points; null if they are not cut
+    std::int64_t num_points = 0;               ///< owned points of one cloud
+    std::int64_t num_batches = 0;              ///< clouds of this rank; 0 for a rank without clouds in a batch that is cut
+    bool is_batch = false;                     ///< whether the points had a batch dimension
 };
 
 /// The k nearest points of each query, or all if there are fewer.

@@ -77,25 +77,4 @@ at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& ids, const at
     return access.part.like(access.part.own + access.scatter(access.values));
 }
 
-at::Tensor scatter_max(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values)
-{
-    const auto access = access_to("scatter_max", tensor, ids, values);
-    const auto& own = access.values;
-    at::Tensor largest;
-    {
-        const at::NoGradGuard no_grad;
-        const auto rows = access.part.own.detach();
-        largest = access.routes ? at::maximum(rows, access.routes->scatter(own.detach(), Reduction::Max))
-                                : rows.clone().index_reduce_(0, access.ids.to(rows.device()), own.detach(), "amax");
-    }
-    if (!at::GradMode::is_enabled() || !(access.part.own.requires_grad() || own.requires_grad())) return access.part.like(largest);
-    // The mean of the equal rows has the right gradient; its value is replaced by the maximum itself, which is not rounded.
-    const auto is_row = access.part.own.detach().eq(largest), is_value = own.detach().eq(access.gather(largest));
-    const auto type = largest.scalar_type();
-    const auto count = is_row.to(type) + access.scatter(is_value.to(type));
-    const auto kept = at::where(is_row, access.part.own, at::zeros_like(largest)) + access.scatter(at::where(is_value, own, at::zeros_like(own)));
-    const auto shared = kept / count;
-    return access.part.like(largest + (shared - shared.detach()));
-}
-
 }  // namespace meshard

@@ -22,7 +22,4 @@ at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids);
 /// Differentiable in both. A plain tensor gets this rank's values only.
 at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values);
 
-/// The tensor with row ids[i] replaced by its entrywise maximum with values[i]; the gradient is shared evenly among equal entries.
-at::Tensor scatter_max(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values);
-
 }  // namespace meshard

@@ -101,11 +101,6 @@ at::Tensor ExchangePlan::sent_rows(const at::Device& device) const
     return sent_on_devices_.emplace_back(sent_.to(device));
 }
 
-at::Tensor ExchangePlan::interior_rows() const
-{
-    return at::ones({num_owned_}, at::kBool).index_fill_(0, sent_, false).nonzero().view({-1});
-}
-
 std::string to_string(const ExchangePlan& plan)
 {
     return "ExchangePlan: " + std::to_string(plan.num_owned()) + " owned rows, " + std::to_string(plan.num_sent()) + " sent to ranks " +

@@ -52,10 +52,6 @@ public:
     bool is_agreed() const { return is_agreed_; }
     void set_agreed() const { is_agreed_ = true; }
 
-    /// Owned rows that are ghosts of no other rank, ascending; they can be computed while ghosts are exchanged. (n),
-    /// int64.
-    at::Tensor interior_rows() const;
-
 private:
     RankGroup group_;
     std::int64_t num_owned_ = 0, num_ghosts_ = 0;

@@ -16,12 +16,7 @@ struct MergedPlan {
     std::vector<at::Tensor> ghost_places;
 };
 
-/// Merges plans over the same owned rows, so that a row that several plans send to a rank is sent once. Collective.
-/// @throws InvalidInput on every rank if the plans differ in group or number of owned rows, or if there are none
-MergedPlan merge_plans(std::span<const std::shared_ptr<const ExchangePlan>> plans);
-
-/// Merges plans of several clouds whose rows are concatenated, so that each rank gets all ghosts in one message. Not
-/// collective.
+/// Plans over the rows of several clouds, which lie one cloud after the other: all ghosts in one message a rank. Not collective.
 /// @throws InvalidInput if the plans differ in their group, or if there are none
 MergedPlan stack_plans(std::span<const std::shared_ptr<const ExchangePlan>> plans);
 

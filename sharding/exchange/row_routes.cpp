@@ -3,7 +3,6 @@
 
 #include "partition/error.h"
 #include "sharding/exchange/row_copies.h"
-#include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "sharding/tensor/with_backward.h"
@@ -148,11 +147,6 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     return routes;
 }
 
-std::int64_t RowRoutes::num_received() const
-{
-    return std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0}) - receive_rows_[group_.rank()];
-}
-
 at::Tensor RowRoutes::gathered(const at::Tensor& rows) const
 {
     const auto device = rows.device();
@@ -160,23 +154,14 @@ at::Tensor RowRoutes::gathered(const at::Tensor& rows) const
     return take_some_rows(received, wanted_.to(device));
 }
 
-at::Tensor RowRoutes::scattered(const at::Tensor& rows, Reduction reduction) const
+at::Tensor RowRoutes::scattered(const at::Tensor& rows) const
 {
     const auto device = rows.device();
-    const auto combined = [&](std::int64_t count, const at::Tensor& index, const at::Tensor& source) {
-        if (reduction == Reduction::Sum) return scatter_some_rows(source, index.to(device), count);
-        auto shape = source.sizes().vec();
-        shape[0] = count;
-        const bool is_max = reduction == Reduction::Max;
-        auto target = at::full(shape, is_max ? lowest_value(source.scalar_type()) : highest_value(source.scalar_type()), source.options());
-        return target.index_reduce_(0, index.to(device), source, is_max ? "amax" : "amin");
-    };
     const auto unique = std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0});
     const auto type = rows.scalar_type();
-    // In the wide type, so that a sum is rounded once.
-    const auto wide = reduction == Reduction::Sum ? rows.to(sum_type(type)) : rows;
-    const auto received = group_.all_to_all_rows(combined(unique, wanted_, wide), receive_rows_, send_rows_);
-    return combined(num_owned_, sent_, received).to(type);
+    const auto wide = rows.to(sum_type(type));  // rounded once
+    const auto received = group_.all_to_all_rows(scatter_some_rows(wide, wanted_.to(device), unique), receive_rows_, send_rows_);
+    return scatter_some_rows(received, sent_.to(device), num_owned_).to(type);
 }
 
 at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
@@ -189,62 +174,14 @@ at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
                          [self = *this](const at::Tensor& gradient) { return self.scatter(gradient); });
 }
 
-at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows, Reduction reduction) const
+at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows) const
 {
     if (wanted_rows.dim() < 1 || wanted_rows.size(0) != num_wanted()) {
         throw InvalidInput("RowRoutes::scatter: the tensor has " + std::to_string(wanted_rows.dim() < 1 ? 0 : wanted_rows.size(0)) + " rows, this rank wants " +
                            std::to_string(num_wanted()) + ". Pass one row for every wanted id, in their order.");
     }
-    auto result = scattered(wanted_rows.detach(), reduction);
-    if (reduction != Reduction::Sum) return result;
-    return with_backward(std::move(result), wanted_rows, "RowRoutesScatterBackward",
+    return with_backward(scattered(wanted_rows.detach()), wanted_rows, "RowRoutesScatterBackward",
                          [self = *this](const at::Tensor& gradient) { return self.gather(gradient); });
-}
-
-namespace {
-
-/// The routes between two layouts of one dimension, used for the forward or the backward direction.
-struct WayById {
-    std::shared_ptr<const RowRoutes> routes;
-    std::int64_t dim;
-    bool is_back;
-};
-
-at::Tensor moved(const WayById& way, const at::Tensor& tensor, const SpecPtr& source, const SpecPtr& target)
-{
-    at::Tensor result;
-    {
-        const at::NoGradGuard no_grad;
-        const auto rows = local_of(tensor).movedim(way.dim, 0);
-        result = wrap((way.is_back ? way.routes->scatter(rows) : way.routes->gather(rows)).movedim(0, way.dim).contiguous(), target);
-    }
-    return with_backward(std::move(result), tensor, "RedistributeByIdBackward", [way, source, target](const at::Tensor& gradient) {
-        const auto there = is_sharded(gradient) ? gradient : from_local(gradient, replicated_spec(target->device_mesh));
-        return moved({way.routes, way.dim, !way.is_back}, redistribute(there, target), target, source);
-    });
-}
-
-}  // namespace
-
-at::Tensor redistribute_by_id(const at::Tensor& tensor, const IndexMap& from, const std::shared_ptr<const IndexMap>& to, std::int64_t dim)
-{
-    reduce_partials(tensor);
-    const auto source = spec_of(tensor);
-    const auto& mesh = source->device_mesh;
-    const auto domain = mesh->axis("domain");
-    if (dim < 0) dim += tensor.dim();
-    const auto& layout = source->axes[domain];
-    const bool fits = layout.is_shard() && layout.placement.dim == dim && layout.blocks == 1 && from.num_global == to->num_global &&
-                      (*layout.extents)[mesh->coordinate(domain)] == from.num_owned && source->axis_of_dim(dim) == domain;
-    if (!mesh->group(domain).all_agree(fits)) {
-        throw InvalidInput("redistribute_by_id: the tensor lies as " + to_string(*source) + "; expected its dimension " + std::to_string(dim) +
-                           " cut on 'domain' by the owned rows of the first map, and both maps of one whole.");
-    }
-    const auto routes = RowRoutes::find(from.owned(), to->owned(), from.num_global, mesh->group(domain));
-    auto axes = source->axes;
-    axes[domain] = shard_spec(to, mesh, dim)->axes[domain];
-    const auto target = make_spec(mesh, axes, to);
-    return moved({routes, dim, false}, tensor, source, target);
 }
 
 at::Tensor full_tensor_in_global_order(const at::Tensor& tensor)

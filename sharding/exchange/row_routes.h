@@ -32,22 +32,18 @@ public:
     std::int64_t num_owned() const { return num_owned_; }
     std::int64_t num_wanted() const { return wanted_.numel(); }
 
-    /// Number of rows that this rank receives from others in one use.
-    std::int64_t num_received() const;
-
-    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: the gradients of a row that
-    /// is wanted several times are added at its owner.
+    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: gradients of a row wanted several times
+    /// add up at its owner.
     at::Tensor gather(const at::Tensor& owned_rows) const;
 
-    /// The adjoint of `gather`: (wanted rows, ...) to (owned rows, ...); rows with the same id are reduced, in an order
-    /// that depends on ids and ranks only. Ids that no rank wants get zero for a Sum, and `-inf`, `inf` or the type's
-    /// limit for Max and Min. Collective; a Sum is differentiable.
-    at::Tensor scatter(const at::Tensor& wanted_rows, Reduction reduction = Reduction::Sum) const;
+    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is added up, in an order that depends on ids
+    /// and ranks only; ids that nobody has give zero. Collective; differentiable.
+    at::Tensor scatter(const at::Tensor& wanted_rows) const;
 
 private:
     RowRoutes() = default;
     at::Tensor gathered(const at::Tensor& rows) const;
-    at::Tensor scattered(const at::Tensor& rows, Reduction reduction) const;
+    at::Tensor scattered(const at::Tensor& rows) const;
 
     RankGroup group_;
     std::int64_t num_owned_ = 0;
@@ -56,13 +52,8 @@ private:
     at::Tensor wanted_;  ///< for each wanted row its position among the received ones
 };
 
-/// Converts a tensor whose dimension `dim` is sharded on the axis `domain` by the owned rows `from` to the sharding
-/// `to` of another partition; global ids keep their values. Collective, one all-to-all; differentiable.
-/// @throws InvalidInput if the tensor is not sharded by `from`, or the maps differ in their number of global rows.
-at::Tensor redistribute_by_id(const at::Tensor& tensor, const IndexMap& from, const std::shared_ptr<const IndexMap>& to, std::int64_t dim = 0);
-
-/// Gathers the whole as a plain tensor on every rank, with rows sorted by global id instead of by rank. Without an
-/// index map in the layout this is `full_tensor`. Collective; differentiable as `full_tensor`.
+/// The whole, as a plain tensor on every rank, its rows in the order of their global ids rather than in that of the ranks. Collective;
+/// differentiable as `full_tensor` is. Without an index map in its layout it is `full_tensor`.
 at::Tensor full_tensor_in_global_order(const at::Tensor& tensor);
 
 }  // namespace meshard

@@ -197,7 +197,7 @@ TEST(GeneratedTables, AreThoseOfTheProgram)
             << "<!-- table: options of " << verb << " -->\n"
             << kEnd << "\nand run " << kUpdateCommand;
     }
-    for (const char* what : {"verbs", "options of bench partition", "options of bench plan", "options of bench data", "keys of train", "keys of models"})
+    for (const char* what : {"verbs", "options of bench partition", "options of bench data", "keys of train", "keys of models"})
         EXPECT_TRUE(found.contains(what)) << what;
 }
 
@@ -234,7 +234,7 @@ void expect_readable(const json& argument)
 
 TEST(HelpTexts, AreOneLineEachAndNameTheirValues)
 {
-    std::vector<std::string> names{"bench partition", "bench plan", "bench data"};
+    std::vector<std::string> names{"bench partition", "bench data"};
     for (const auto& [verb, purpose] : verbs()) names.push_back(verb);
     for (const auto& verb : names) {
         for (const auto& argument : arguments_of(verb)) {

@@ -58,9 +58,9 @@ std::string page()
            "| `with_ghosts`, `exchange_ghosts`, `begin_ghost_exchange` | ops/rows/ghost_exchange.h | features of ghosts; several fields, and in a narrower "
            "type, in one message |\n"
            "| `scatter_ghosts` (sum, mean, max, min) | ops/rows/ghost_exchange.h | the same, from ghosts to owners |\n"
-           "| `merge_plans`, `stack_plans` | sharding/exchange/merged_plan.h | row numbers of ghosts, once; nothing |\n"
+           "| `stack_plans` | sharding/exchange/merged_plan.h | nothing |\n"
            "| `segment_reduce` (sum, mean, max, min with the index of the entry), `segment_softmax` | ops/rows/segment_reduce.h | nothing |\n"
-           "| `gather_rows`, `scatter_add`, `scatter_max` | ops/rows/row_gather.h | each row that another rank reads or adds to, once |\n";
+           "| `gather_rows`, `scatter_add` | ops/rows/row_gather.h | each row that another rank reads or adds to, once |\n";
     auto families = operators_by_family();
     const auto write = [&](const std::string& family) {
         const auto& names = families[family];

@@ -220,7 +220,7 @@ def check_options(case, words, where):
     case.assertIn(words[0], VERBS, where)
     text = help_of(words[0])
     if words[0] == "bench":   # with some that have options of their own
-        text += "".join(help_of("bench", what) for what in ("partition", "plan", "data"))
+        text += "".join(help_of("bench", what) for what in ("partition", "data"))
     for word in words[1:]:
         if re.match(r"--?[a-z]", word):
             case.assertRegex(text, rf"(?m)(^|[ ,]){re.escape(word.partition('=')[0])}\b", f"{where}: `meshard {words[0]} --help` has no {word}")

@@ -240,7 +240,6 @@ class GridData(Grids):
         put_flow(self.folder)
         for words, *texts in ((("data.surface=a_*.vtp",), "data.surface does not go with data.grid"),
                               (("data.forces.area=2",), "data.forces.area", "no surface on which forces act"),
-                              (("training.force_weights=[1, 1]",), "training.force_weights", "no surface"),
                               (("data.sampling_resolution=10",), "data.sampling_resolution"),
                               (("data.inputs=[points]",), "data.inputs", "data.arrays"),
                               (("training.augment.mirror=y",), "training.augment.mirror"),

@@ -23,7 +23,7 @@ class TrainingPlan(Case):
             word, text = re.fullmatch(r"  (\w*) +(\S.*?) *", line).groups()
             last = word or last
             lines.setdefault(last, []).append(text)
-        self.assertEqual(list(lines), ["model", "ranks", "device", "points", "precision", "memory", "training", "validation"], str(result))
+        self.assertEqual(list(lines), ["model", "ranks", "device", "points", "precision", "memory", "needs", "training", "validation"], str(result))
         return lines
 
     def points(self, plan):
@@ -70,6 +70,26 @@ class TrainingPlan(Case):
         plan = self.plan("--nproc", 2, "training.memory=streamed", "training.precision=bfloat16")
         self.assertEqual((plan["precision"], plan["memory"]), (["bfloat16"], ["streamed"]))
         self.assertEqual((plan["training"], plan["validation"]), (["block 1: streamed"], ["block 1: streamed"]))
+
+    def bytes_of_modes(self, *words, **options):
+        needs = {}
+        for line in self.plan(*words, **options)["needs"]:
+            mode, number = re.fullmatch(r"(\w+): (\d+) bytes a point, [\d.]+ [KM]iB a rank with weights", line).groups()
+            needs[mode] = int(number)
+        return needs
+
+    def test_counts_what_each_memory_mode_keeps(self):
+        words = ("model.n_hidden=8", "model.slice_num=2")
+        few, more = self.bytes_of_modes(*words), self.bytes_of_modes(*words, "model.n_layers=9")
+        self.assertEqual(list(few), ["stored", "recomputed", "streamed"])
+        # Eight layers more keep their inputs, eight numbers of four bytes a point; streamed keeps none; besides there are states of two slices.
+        self.assertAlmostEqual(more["recomputed"] - few["recomputed"], 8 * 8 * 4, delta=8 * 8)
+        self.assertAlmostEqual(more["streamed"], few["streamed"], delta=8 * 8)
+        self.assertGreater(more["stored"] - few["stored"], 3 * (more["recomputed"] - few["recomputed"]))
+        self.assertEqual(list(self.bytes_of_modes(*words, "model.dropout=0.1")), ["stored", "recomputed"])
+        self.assertEqual(list(self.bytes_of_modes("~model", "model.name=meshgraphnet", "model.processor_size=1", "model.hidden_dim_processor=8")), ["stored"])
+        for mode, number in self.bytes_of_modes(*words, "--nproc", 2).items():
+            self.assertAlmostEqual(number, few[mode], delta=40)
 
     def test_refuses_what_training_would_refuse(self):
         self.assert_fails(self.meshard("train", "car.yaml", "--print-plan", "training.memory=streamed", "model.dropout=0.1"), 3, "it has dropout in training", "Use `recomputed`")

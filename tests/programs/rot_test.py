@@ -212,9 +212,15 @@ class RottenRun(Rot):
         config = self.run / "resolved_config.yaml"
         lines = config.read_text().splitlines(keepends=True)
         self.assertRegex(lines[-1], r"^# meshard run 1 xxh64:[0-9a-f]{16}\n$")
-        config.write_text("".join(lines[:-1]))
+        text = "".join(lines[:-1]).replace("\nlogging:\n", "\nlogging:\n  jsonl: true   # default\n")   # a key that is gone
+        self.assertIn("jsonl", text)
+        config.write_text(text.replace("\ntraining:\n", "\ntraining:\n  force_weights: [0.05, 0.01]   # car.yaml:14\n"))
         self.assertEqual(self.predicted()[1], expected)
-        self.assert_good(self.meshard("train", "--resume", "runs/car", "training.num_epochs=3"))
+        resume = ("train", "--resume", "runs/car", "training.num_epochs=3")
+        self.assert_fails(self.meshard(*resume), 2, "there is no key 'training.force_weights'")   # whose term of the loss is gone
+        config.write_text(text)
+        self.assertEqual(self.predicted()[1], expected)
+        self.assert_good(self.meshard(*resume))
 
     def test_weights_written_anew_by_other_programs_are_read(self):
         """Arrays in another order, another layout of the header: what is said is the same, and so is its hash."""

@@ -115,6 +115,13 @@ class StandIn(OnDevice):
                                   "Use ", "--nproc ", "data.sampling_resolution")
         self.assertFalse((self.folder / "runs/big/checkpoints/last.safetensors").exists())
         self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", *model, "training.max_steps=1", "--device", "cpu"))
+        deep = {"MESHARD_STANDIN_MEMORY": str(40 << 20)}
+        plan = self.on_device("train", "car.yaml", "run_id=deep", *model, "model.n_layers=3", "--print-plan", **deep)   # which takes the memory of one layer
+        self.assert_good(plan)
+        self.assertRegex(plan.out, r"stored: [\d.]+ KiB a point, [\d.]+ MiB a rank with weights, does not fit into 40.0 MiB; on [2-9] ranks it does")
+        self.assertRegex(plan.out, r"recomputed: [\d.]+ KiB a point, [\d.]+ MiB a rank with weights *\n")
+        self.assert_out_of_memory(self.on_device("train", "car.yaml", "run_id=deep", *model, "model.n_layers=3", **deep), "a training step of case")
+        self.assert_good(self.on_device("train", "car.yaml", "run_id=deep", *model, "model.n_layers=3", "training.memory=recomputed", "training.max_steps=1", **deep))
         mesh = next(self.folder.rglob("*.vtp"))
         less = {"MESHARD_STANDIN_MEMORY": str(10 << 20)}
         self.assert_out_of_memory(self.on_device("predict", "runs/cpu", mesh, "-o", "there.vtp", "--memory", "stored", **less),
@@ -228,10 +235,9 @@ MODELS_OF_POINTS = {
     "constants": ("~model", "model.name=geotransolver", *SMALL, *DRAWN, "data.constants=[rho, speed]"),
     "encoded": (*DRAWN, "data.encoding=learnable", "data.encoding_scales=[0.5, 2]"),
     "weighted": (*DRAWN, "training.point_weights=areas"),
-    "forces": (*DRAWN, "data.reference.U_inf=[4, 0, 0]", "data.forces.area=0.1", "training.force_weights=[0.05, 0.01]"),
     # Searches for the neighbours of a case that stays as it is: its tensors themselves are recorded.
     "meshgraphnet": ("~model", "model.name=meshgraphnet", "model.processor_size=2", "model.hidden_dim_processor=8")}
-REPLAYS = {"forces": 3, "meshgraphnet": 5}   # of 12 steps, where it is not all but the warm-ups
+REPLAYS = {"meshgraphnet": 5}   # of 12 steps, where it is not all but the warm-ups
 
 
 class StepsFromAGraph(OnDevice):

@@ -132,7 +132,7 @@ class Wings(Case):
             self.assertLess(absolute[name]["max_abs"], 1e-3)
 
     def test_count_by_areas_that_no_model_is_told(self):
-        words = ("training.point_weights=areas", "training.force_weights=[0.01, 0.01]", "data.sampling_resolution=60", "training.accumulate=2")
+        words = ("training.point_weights=areas", "data.sampling_resolution=60", "training.accumulate=2")
         self.assert_good(self.meshard("train", "wings.yaml", "run_id=one", *words))
         for run, more in (("two", ("--nproc", 2)), ("groups", ("--nproc", 4, "parallel.data=2", "training.accumulate=1"))):
             self.assert_good(self.meshard("train", "wings.yaml", f"run_id={run}", *words, *more))

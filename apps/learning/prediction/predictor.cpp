@@ -389,7 +389,7 @@ DeviceLoad Predictor::load_of(const PointInputs& inputs) const
     if (has_modes) {
         load.memory = name_of(memory_);
         load.mode_option = "--memory ";
-        load.modes = {{"stored"}, {"recomputed"}, {"streamed"}};
+        load.modes = {"stored", "recomputed", "streamed"};
     }
     return load;
 }

@@ -38,7 +38,6 @@ constexpr RefusedKey kRefused[] = {
     {"data.store", "grids are read whole, and nothing is kept"},
     {"data.memory", "grids stay in memory"},
     {"training.augment", "it turns and shifts points"},
-    {"training.force_weights", "a regular grid has no surface on which forces act"},
     {"training.point_weights", "all cells of a grid have the same size"},
     {"training.coefficient_weights", "a regular grid has no surface on which forces act"},
     {"data.sets", "there is one set of grids: put all of them below data.grid"},

@@ -9,7 +9,9 @@
 #include "partition/error.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -21,10 +23,8 @@ std::filesystem::path file_in(const std::filesystem::path& run_dir)
     return run_dir / "resolved_config.yaml";
 }
 
-void require_unchanged(const std::filesystem::path& path)
+void require_unchanged(const std::filesystem::path& path, std::string_view text)
 {
-    const auto file = MappedFile::open(path, "run");
-    const auto text = file->text();
     const auto last = text.rfind("\n" + std::string(kBegin));
     if (last == std::string_view::npos) return;
     const auto lines = text.substr(0, last + 1);
@@ -50,8 +50,14 @@ void write_run_settings(const std::filesystem::path& run_dir, const Settings& se
 
 Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides, std::vector<std::string>* dropped)
 {
-    require_unchanged(file_in(run_dir));
-    return read_training_settings(file_in(run_dir), overrides, dropped);
+    const auto path = file_in(run_dir);
+    const auto file = MappedFile::open(path, "run");
+    require_unchanged(path, file->text());
+    std::vector<std::string> words(overrides.begin(), overrides.end());
+    // Runs of earlier versions name keys that are gone. One had no other value; the other changed training, which a run cannot go on with.
+    if (file->text().find("\n  jsonl: ") != std::string_view::npos) words.insert(words.begin(), "~logging.jsonl");
+    if (!dropped && file->text().find("\n  force_weights: ") != std::string_view::npos) words.insert(words.begin(), "~training.force_weights");
+    return read_training_settings(path, words, dropped);
 }
 
 }  // namespace meshard

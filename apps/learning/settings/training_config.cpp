@@ -108,7 +108,6 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.augment.translation", .type = SettingType::NumberList, .fallback = "[0, 0, 0]", .min = 0, .max = 1e6, .meaning = "largest shifts of training cases along x, y and z, in units of data.length"},
     {.path = "training.augment.free_stream", .type = SettingType::TextList, .meaning = "the three of data.constants that are the free stream's x, y and z and turn with the case"},
     {.path = "training.augment.sided_constants", .type = SettingType::TextList, .meaning = "those of data.constants that change their sign in a mirror, e.g. a yaw angle"},
-    {.path = "training.force_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factors of drag and lift in the loss, e.g. [0.05, 0.01]: squared errors in units of the coefficients' spread over cases"},
     {.path = "training.coefficient_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factors in the loss of drag and lift that a head beside the fields predicts, in units of their spread; no head unless said"},
     {.path = "training.coefficient_features", .type = SettingType::Integer, .fallback = "32", .min = 1, .max = 4096, .meaning = "numbers of a point whose means over the case that head is told"},
     {.path = "training.accumulate", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = 1e6, .meaning = "cases of a data group whose gradients are averaged before the weights change"},
@@ -155,7 +154,6 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "parallel.backend", .fallback = "auto", .words = "auto|shm|gloo|mpi|nccl", .meaning = "transport between ranks; tensors of GPUs go over NCCL where each rank has a GPU, unless this says mpi"},
 
     {.path = "logging.every_n_steps", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "steps between lines of metrics.jsonl"},
-    {.path = "logging.jsonl", .fallback = "true", .words = "true", .meaning = "metrics.jsonl is always written"},
     {.path = "logging.tensorboard", .fallback = "false", .words = "true|false", .meaning = "the numbers of metrics.jsonl also as events, in tensorboard/ of the run's folder"},
     {.path = "logging.report", .fallback = "false", .words = "true|false", .meaning = "at the end the page of meshard report, in report/ of the run's folder"},
 };
@@ -512,14 +510,6 @@ void read_loss(const Settings& settings, const TrainingRunConfig& config, Traini
     if (parts.size() != 2 || !(parts[0] + parts[1] > 0))
         throw UsageError(settings.where("training.part_weights") + " must be two numbers, of surface and of volume, not both 0, e.g. [5, 1].");
     training.part_weights = {parts[0], parts[1]};
-    if (settings.has("training.force_weights")) {
-        const auto forces = settings.numbers("training.force_weights");
-        if (forces.size() != 2) throw UsageError(settings.where("training.force_weights") + " must be two numbers, of drag and of lift, e.g. [0.05, 0.01].");
-        training.force_weights = {forces[0], forces[1]};
-        if (training.has_forces() && !data.tells("normals"))
-            throw UsageError(settings.where("training.force_weights") +
-                             " needs the normals of the points: put them among data.inputs, e.g. [points, normals].");
-    }
     if (settings.has("training.coefficient_weights")) {
         const auto weights = settings.numbers("training.coefficient_weights");
         if (weights.size() != 2)
@@ -573,11 +563,6 @@ void read_augmentation(const Settings& settings, const TrainingRunConfig& config
         throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
                          " turns the free stream with the case, and the model is not told which way it flows: put its three components among data.constants "
                          "and name them with training.augment.free_stream.");
-    }
-    if (config.training.has_forces() && (augmentation.rotation > 0 || augmentation.mirror_axis >= 0)) {
-        throw UsageError(
-            settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
-            " turns the directions of drag and lift, in which training.force_weights measures forces as they are in the files. Set one of the two.");
     }
     if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
         throw UsageError(settings.where(path + "rotation") + " needs one data.length for x, y and z, since places that were divided by three do not turn.");
@@ -856,7 +841,7 @@ TrainingRunConfig training_config(const Settings& settings)
     read_loss(settings, config, training);
     read_augmentation(settings, config, training.augmentation);
     check_body_model(config, settings);
-    config.data.has_measures = config.weighs_points(0) || training.has_forces();
+    config.data.has_measures = config.weighs_points(0);
     if (config.volume) config.volume->has_measures = config.weighs_points(1);
     config.data.knows_all_points = find_model(config.model.name).hears_surface && !config.data.in_volume;
     training.accumulate = settings.integer("training.accumulate");

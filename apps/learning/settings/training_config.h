@@ -163,7 +163,6 @@ struct TrainingConfig {
     FieldLossOptions loss;                                     ///< but for the fields' weights
     std::map<std::string, std::vector<double>> field_weights;  ///< of those that have one, in the loss: one number, or one a channel
     std::array<double, 2> part_weights{1, 1};                  ///< of surface and volume in the loss, of cases with both
-    std::array<double, 2> force_weights{};                     ///< of errors of drag and lift in the loss; 0: none
     std::array<double, 2> coefficient_weights{};               ///< of drag and lift of a head beside the fields; 0: it has none
     std::int64_t coefficient_features = 32;                    ///< channels of which that head is told the means
     bool weighs_areas = false, weighs_volumes = false;         ///< points count in the loss by their areas, by their volumes
@@ -205,7 +204,6 @@ struct TrainingConfig {
     std::filesystem::path init;        ///< may be empty
 
     bool has_coefficients() const { return coefficient_weights[0] > 0 || coefficient_weights[1] > 0; }
-    bool has_forces() const { return force_weights[0] > 0 || force_weights[1] > 0; }
 };
 
 /// Everything `meshard train` wants to know. Paths are as the user gave them, relative to the working folder.

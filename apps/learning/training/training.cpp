@@ -16,7 +16,6 @@
 #include "apps/learning/steps/run_cases.h"
 #include "apps/learning/steps/step_order.h"
 #include "apps/learning/training/coefficient_targets.h"
-#include "apps/learning/training/force_term.h"
 #include "apps/learning/training/schedule.h"
 #include "apps/learning/training/step_graphs.h"
 #include "apps/learning/training/step_news.h"
@@ -24,7 +23,6 @@
 #include "apps/learning/training/training_plan.h"
 #include "apps/learning/training/validation.h"
 #include "apps/learning/training/weight_update.h"
-#include "apps/plan/mode_needs.h"
 #include "io/bytes/atomic_file.h"
 #include "io/shards/manifest.h"
 #include "models/layers/field_loss.h"
@@ -118,10 +116,10 @@ private:
     int num_threads_;
 };
 
-CaseTensors first_case(const CaseSet& cases)
+/// Turns of the first case alone.
+std::function<std::optional<CaseTurn>()> first_turn()
 {
-    CaseSequence first(cases, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
-    return first.next();
+    return [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); };
 }
 
 /// Errors of the fields over a list of cases: the mean over cases of each case's relative error.
@@ -188,7 +186,7 @@ public:
     void record_memory();
     void test();
     void describe();
-    void print_plan() const;
+    void print_plan();
     void say_scales_of_sets(const CasePart& part);
     void finish();
 
@@ -265,7 +263,6 @@ private:
     Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
-    std::optional<ForceTerm> force_term_;        // of the first part
     std::optional<CoefficientTargets> coefficient_targets_;
     std::optional<ShapeCoefficients> shape_coefficients_;                         // of the first part's training cases
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there are targets
@@ -387,7 +384,6 @@ void Run::check_measures(std::size_t index) const
         const bool takes_areas = training.weighs_areas && index == 0, takes_volumes = training.weighs_volumes && (index == 1 || !config_.volume);
         for (const auto* cases : {&stored.train, &stored.val, &stored.test}) require(*cases, "training.point_weights", takes_areas, takes_volumes);
     }
-    if (index == 0 && training.has_forces()) require(stored.train, "training.force_weights", true, false);
     if (data.num_sampled > 0 && data.sampling == SamplingKind::Areas) require(stored.train, "data.sampling", true, false);
 }
 
@@ -395,7 +391,6 @@ void Run::check_measures(std::size_t index) const
 void Run::check_data(const TrainingStart& start, std::size_t index)
 {
     const auto& part = parts_[index];
-    const bool has_forces = index == 0 && config_.training.has_forces(), has_coefficients = index == 0 && config_.training.has_coefficients();
     findings_.emplace_back();
     if (start.resume && index > 0) return;
     const JudgedFields layout(part.data.fields, part.stored->train.channels());
@@ -409,10 +404,7 @@ void Run::check_data(const TrainingStart& start, std::size_t index)
         }
     }
     if (index == 0) judge_by_shape(figures, layout);
-    if (has_forces)
-        force_term_.emplace(config_.training.force_weights, part.data, layout, config_.forces, part.cases.train,
-                            std::span(figures).first(part.cases.train.size()), device());
-    if (has_coefficients) {
+    if (index == 0 && config_.training.has_coefficients()) {
         coefficient_targets_.emplace(config_.training.coefficient_weights, layout, config_.forces, part.cases.train,
                                      std::span(figures).first(part.cases.train.size()), device());
     }
@@ -445,7 +437,8 @@ void Run::make_model()
     }
     torch::manual_seed(config_.seed);
     if (config_.data.is_grid) {
-        model_ = meshard::make_model(config_.model.name, grid_model_arguments(config_.model, grid_widths(first_case(training_cases()), config_.data)));
+        model_ = meshard::make_model(config_.model.name,
+                                     grid_model_arguments(config_.model, grid_widths(CaseSequence(training_cases(), first_turn()).next(), config_.data)));
         take_rows_of_grids(model_, *stored().of_inputs);
     } else {
         const auto num_features = coefficient_targets_ ? config_.training.coefficient_features : 0;
@@ -504,10 +497,7 @@ at::Tensor Run::loss_of_part(std::size_t index, const at::Tensor& prediction, co
     const auto& part = parts_[index];
     const auto& scaling = part.scalings.at(example.id);
     const auto target = part.normalizer.normalize(scaling.without_unit(example.target));
-    const auto loss = part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
-    if (index > 0 || !force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
-    const auto difference = (prediction - target) * part.normalizer.std;
-    return loss + (*force_term_)(scaling.scale.defined() ? difference * scaling.scale : difference, example);
+    return part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
 }
 
 /// Of all parts, in their order.
@@ -669,9 +659,13 @@ void Run::say_scales_of_sets(const CasePart& part)
     }
 }
 
-void Run::print_plan() const
+void Run::print_plan()
 {
-    const auto plan = training_plan(model_, config_, first_case(training_cases()), *device_mesh_, world_);
+    std::deque<CaseSequence> first_cases;
+    std::vector<CaseSequence*> sequences;
+    for (const auto& part : parts_) sequences.push_back(&first_cases.emplace_back(part.stored->train, first_turn()));
+    const auto example = next_example(sequences);
+    const auto plan = training_plan(model_, config_, example, *device_mesh_, world_, [&] { predict(example); });
     if (is_first_) std::cout << plan << std::flush;
 }
 
@@ -883,16 +877,8 @@ DeviceLoad Run::load_of(const std::string& what, const CaseSet& cases, std::int6
                     .mode_option = "training.memory=",
                     .rank_option = "--nproc ",
                     .fewer_points = trains && !config_.data.is_grid ? "data.sampling_resolution" : ""};
-    const bool is_half = config_.training.precision == Precision::BFloat16 || config_.training.precision == Precision::Float16;
-    if (trains && !config_.data.is_grid && !config_.volume) {
-        std::int64_t num_outputs = 0;
-        for (const auto count : cases.channels()) num_outputs += count;
-        load.modes = counted_modes(config_.model.name, model_.arguments, model_.arguments.value("embedding_dim", std::int64_t(6)), num_outputs, num_ranks,
-                                   static_cast<double>(load.num_points), is_half ? 2 : 4);
-    }
-    const auto has_modes = [](const auto& part) { return dynamic_cast<const HasMemoryModes*>(part.get()) != nullptr; };
-    if (load.modes.empty() && std::ranges::any_of(model_.module->modules(), has_modes)) load.modes = {{"stored"}, {"recomputed"}};
-    if (load.modes.empty()) load.memory.clear();
+    for (const auto mode : memory_modes(*model_.module, config_.training.memory)) load.modes.emplace_back(name_of(mode));
+    if (load.modes.size() == 1) load.memory.clear();
     return load;
 }
 
@@ -925,7 +911,7 @@ StepInputs Run::inputs_of_step(const Example& example, double weight) const
     StepInputs inputs;
     inputs.key = formatted("%.17g %.17g ", weight, update_->loss_scale().value_or(1));
     inputs.subject = example.front().id;
-    bool knows_case = force_term_ || coefficient_targets_;
+    bool knows_case = coefficient_targets_.has_value();
     for (std::size_t part = 0; part < example.size(); ++part) {
         const auto& one = example[part];
         knows_case |= parts_[part].scalings.at(one.id).scale.defined();

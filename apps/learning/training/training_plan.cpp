@@ -2,18 +2,25 @@
 #include "apps/learning/training/training_plan.h"
 
 #include "apps/console/text_table.h"
+#include "apps/devices/device_load.h"
 #include "apps/devices/rank_device.h"
 #include "models/layers/block_form.h"
+#include "partition/error.h"
+#include "sharding/memory/saved_tensors.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 #include <sstream>
 #include <vector>
 
 namespace meshard {
 namespace {
+
+constexpr double kNumbersOfWeight = 4;  // itself, its gradient, and AdamW's two means
 
 bool are_same(const BlockChoice& a, const BlockChoice& b)
 {
@@ -48,9 +55,55 @@ std::string points_text(const CaseTensors& example, const DeviceMesh& device_mes
     return std::to_string(example.num_points) + " in case " + example.id + ", " + range + " a rank";
 }
 
+/// Bytes of the tensors that a forward pass saves for backward, each once, without the parameters. None is really kept: the pass takes the memory of inference.
+std::int64_t bytes_saved(const torch::nn::Module& module, const std::function<void()>& forward)
+{
+    std::int64_t bytes = 0;
+    std::set<c10::weak_intrusive_ptr<c10::StorageImpl>> seen;
+    for (const auto& parameter : module.parameters()) seen.insert(parameter.storage().getWeakStorageImpl());
+    const SavedTensorHooks hooks([&](const at::Tensor& tensor) -> UnpackSaved {
+        const auto& storage = local_of(tensor).storage();
+        if (seen.insert(storage.getWeakStorageImpl()).second) bytes += static_cast<std::int64_t>(storage.nbytes());
+        return [] { return at::Tensor(); };
+    });
+    forward();
+    return bytes;
+}
+
+/// A line of the table for each memory mode that this case can have.
+void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, double points, const DeviceMesh& device_mesh, const at::Device& device,
+               const std::function<void()>& forward)
+{
+    const auto num_ranks = static_cast<double>(device_mesh.group(device_mesh.axis("domain")).size());
+    const auto total = static_cast<double>(memory_in_use(device).total);
+    double weights = 0;
+    for (const auto& parameter : module.parameters()) weights += kNumbersOfWeight * static_cast<double>(parameter.nbytes());
+    const auto text = [](double bytes) { return bytes_text(static_cast<std::uint64_t>(bytes)); };
+    std::string word = "needs";
+    for (const auto mode : memory_modes(module, own)) {
+        auto bytes = torch::zeros({1}, torch::kLong);
+        try {
+            set_memory(module, mode);
+            bytes += bytes_saved(module, forward);
+        } catch (const InvalidInput&) {  // not with these settings
+            continue;
+        }
+        device_mesh.all().all_reduce(bytes, Reduction::Max);
+        const auto kept = static_cast<double>(bytes.item<std::int64_t>());
+        auto line = std::string(name_of(mode)) + ": " + text(kept * num_ranks / points) + " a point, " + text(kept + weights) + " a rank with weights";
+        if (total > 0 && kept + weights > total) {
+            line += ", does not fit into " + text(total);
+            if (weights < total) line += "; on " + std::to_string(std::llround(std::ceil(kept * num_ranks / (total - weights)))) + " ranks it does";
+        }
+        table.add_row({std::exchange(word, ""), line});
+    }
+    set_memory(module, own);
+}
+
 }  // namespace
 
-std::string training_plan(const Model& model, const TrainingRunConfig& config, const CaseTensors& example, const DeviceMesh& device_mesh, World& world)
+std::string training_plan(const Model& model, const TrainingRunConfig& config, std::span<const CaseTensors> example, const DeviceMesh& device_mesh,
+                          World& world, const std::function<void()>& forward)
 {
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model.module->parameters()) num_parameters += parameter.numel();
@@ -60,17 +113,20 @@ std::string training_plan(const Model& model, const TrainingRunConfig& config, c
     table.add_row({"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") + " domain, transport " +
                                 world.carrier(world.device()).text()});
     table.add_row({"device", device_name(world.device())});
-    table.add_row({"points", points_text(example, device_mesh)});
+    table.add_row({"points", points_text(example.front(), device_mesh)});
     table.add_row({"precision", name_of(config.training.precision)});
     table.add_row({"memory", std::string(name_of(config.training.memory)) + (config.training.offload ? ", large tensors in the host's memory" : "")});
 
     const PrecisionGuard guard(config.training.precision, world.device().type());
     model.module->train();
-    add_forms(table, "training", model, example.inputs.embedding);
+    double points = 0;
+    for (const auto& part : example) points += static_cast<double>(part.num_points);
+    add_needs(table, *model.module, config.training.memory, points, device_mesh, world.device(), forward);
+    add_forms(table, "training", model, example.front().inputs.embedding);
     {
         const torch::NoGradGuard no_grad;
         model.module->eval();
-        add_forms(table, "validation", model, example.inputs.embedding);
+        add_forms(table, "validation", model, example.front().inputs.embedding);
         model.module->train();
     }
     std::ostringstream text;

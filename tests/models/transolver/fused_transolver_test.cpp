@@ -340,25 +340,6 @@ TEST(MemoryMode, ForInferenceFollowsTheMemory)
     EXPECT_EQ(inference_memory(*Transolver(grid), 1000, 0), MemoryMode::Stored);
 }
 
-TEST(SliceStates, OfAllPointsPredictAnyOfThem)
-{
-    auto model = rough_model(small_options(true), at::kDouble);
-    const auto points = make_points(2, true, at::kDouble);
-    const auto expected = by_modules(*model, points);
-
-    const auto states = model->slice_states(points.fx, points.embedding, points.time);
-    for (const std::int64_t begin : {0, 17, 300}) {
-        const auto count = std::min<std::int64_t>(60, kNumPoints - begin);
-        const auto found = model->forward_with_states(states, points.fx.narrow(1, begin, count), points.embedding.narrow(1, begin, count), points.time);
-        EXPECT_TRUE(tensors_near(found, expected.narrow(1, begin, count), 1e-12));
-    }
-
-    ASSERT_EQ(states.size(), 3U);
-    EXPECT_EQ(states[0].sizes(), (std::vector<std::int64_t>{2, 3, 7, 8}));
-    EXPECT_TRUE(throws_with<InvalidInput>("states of 1 layers for a model of 3",
-                                          [&] { model->forward_with_states({states[0]}, points.fx, points.embedding, points.time); }));
-}
-
 TEST(MemoryMode, OfWhatIsNotFusedAreRefusedOrRecomputed)
 {
     auto options = small_options(false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What crosses cuts, counted, on 60 000 points and 8 ranks; `meshard bench ghosts` counts the same of a million.
-#include "ops/neighbors/neighbor_rows.h"
+#include "ops/neighbors/neighbors.h"
 #include "ops/rows/row_gather.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
@@ -52,7 +52,7 @@ TEST(GhostTraffic, OfASearchIsWhatIsWithinReach)
             EXPECT_EQ(again.plan, found.plan);
             counter.reset();
             gather_neighbors(features, again);
-            reduce_neighbors(features, again, SegmentReduction::Mean);
+            gather_neighbors(features, again);
             EXPECT_EQ(counter.num_calls(), 2);
             EXPECT_EQ(counter.total_bytes(), 2 * found.plan->num_ghosts() * 16 * 4);
 

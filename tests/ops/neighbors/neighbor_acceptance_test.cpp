@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Acceptance of what crosses cuts, on METIS, curve, random and empty-rank partitions of 1, 2, 3, 4, 5, 7 and 8 ranks. Rows that are not here: A15
 // (surface_distance_test.cpp), A16 (row_gather_test.cpp), A18 (partition/ghost_layer_test.cpp), A23 (mesh_operators_test.cpp), A32 (late_ranks_test.cpp).
-#include "ops/neighbors/neighbor_rows.h"
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/ghost_exchange.h"
 #include "ops/rows/segment_reduce.h"
@@ -295,7 +294,6 @@ TEST(AcceptanceA24, NaNOfAnyNeighbourReachesItsQueries)
         for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
             const auto expected = rows.of(segment_reduce(gather_neighbors(features, graph), graph.offsets, reduction).values);
             EXPECT_TRUE(tensors_near(segment_reduce(gather_neighbors(f, found), found.offsets, reduction).values, expected, 1e-15));
-            EXPECT_TRUE(tensors_near(reduce_neighbors(f, found, reduction).values, expected, 1e-15));
         }
     });
     EXPECT_GE(segment_reduce(gather_neighbors(features, graph), graph.offsets, SegmentReduction::Max).values.isnan().sum().item<std::int64_t>(), 3);
@@ -395,7 +393,7 @@ TEST(AcceptanceA27, AStepOfMessagesCostsWhatItsRowsCost)
         for (int layer = 0; layer < 3; ++layer) {
             const auto sent = gather_neighbors(wrap(nodes), graph);
             nodes = nodes + (segment_reduce(sent.tanh(), graph.offsets, SegmentReduction::Sum).values +
-                             reduce_neighbors(wrap(nodes), graph, SegmentReduction::Max).values)
+                             segment_reduce(gather_neighbors(wrap(nodes), graph), graph.offsets, SegmentReduction::Max).values)
                                 .tanh();
         }
         nodes.sum().backward();

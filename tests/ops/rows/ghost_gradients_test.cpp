@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of gradients through ghosts: a penalty on the gradient of a loss, against closed forms, serial runs and finite differences.
 #include "ops/fields/mesh_operators.h"
-#include "ops/neighbors/neighbor_rows.h"
+#include "ops/neighbors/neighbors.h"
 #include "ops/rows/ghost_exchange.h"
 #include "ops/rows/row_gather.h"
+#include "ops/rows/segment_reduce.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "sharding/tensor/redistribute.h"
@@ -12,8 +13,6 @@
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/scattered_points.h"
-#include "tests/support/standin/standin.h"
-#include "tests/support/test_device.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -108,10 +107,10 @@ TEST(GhostGradients, OfReductionsAreSerial)
                       const auto found = radius_search(at, at, 0.35);
                       const auto x = inputs[1].sin();
                       auto total = at::zeros({}, at::kDouble);
-                      for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
-                          total = total + reduce_neighbors(x, found, reduction).values.square().sum();
-                      }
                       const auto sent = gather_neighbors(x, found);
+                      for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
+                          total = total + segment_reduce(sent, found.offsets, reduction).values.square().sum();
+                      }
                       return 0.1 * (total + (sent * segment_softmax(sent, found.offsets)).square().sum() + to_local(inputs[0]).square().sum());
                   },
                   {points, features_of(40)});
@@ -201,102 +200,6 @@ TEST(GhostGradients, OfMeshOperatorsAreSerial)
             EXPECT_TRUE(tensors_near(local_of(found), expected.index_select(0, own), 1e-11));
         });
     }
-}
-
-TEST(ReduceNeighbors, EqualsReductionOfAllEntries)
-{
-    const auto points = scattered(60), features = features_of(60).mul(4).round();  // with ties
-    for (const int ranks : kGradientRankCounts) {
-        for (const auto& [name, owners] : point_partitions(points, ranks)) {
-            SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
-            run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
-                const CutPoints rows(owners, mesh);
-                const auto cut = rows.cut(points);
-                const auto found = radius_search(cut, cut, 0.3, kAllNeighbors, {.exclude_self = true});  // some without any
-                for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
-                    auto x = rows.cut(features).requires_grad_(), y = rows.cut(features).requires_grad_();
-                    mesh->counter().reset();
-                    const auto at_once = reduce_neighbors(x, found, reduction);
-                    EXPECT_EQ(mesh->counter().num_calls(), ranks > 1 ? 1 : 0);
-                    const auto expected = segment_reduce(gather_neighbors(y, found), found.offsets, reduction);
-                    at_once.values.pow(3).sum().backward();
-                    expected.values.pow(3).sum().backward();
-                    EXPECT_TRUE(at::equal(at_once.values, expected.values));
-                    EXPECT_EQ(at_once.arguments.defined(), expected.arguments.defined());
-                    if (at_once.arguments.defined()) {
-                        EXPECT_TRUE(at::equal(at_once.arguments, expected.arguments));
-                    }
-                    EXPECT_TRUE(tensors_near(local_of(x.grad()), local_of(y.grad()), 1e-14));
-                }
-            });
-        }
-    }
-}
-
-/// Points of three ranks, cut along x, on the device of the tests.
-struct ThreeSlabs {
-    explicit ThreeSlabs(const at::Tensor& points, const std::shared_ptr<const DeviceMesh>& mesh) : rows(owners_of(points), mesh) {}
-
-    static std::vector<int> owners_of(const at::Tensor& points)
-    {
-        std::vector<int> owners;
-        for (std::int64_t i = 0; i < points.size(0); ++i) owners.push_back(std::min(2, static_cast<int>(3 * points[i][0].item<double>())));
-        return owners;
-    }
-    at::Tensor cut(const at::Tensor& whole) const { return from_local(rows.of(whole).to(device_of_tests()), rows.spec); }
-
-    CutPoints rows;
-};
-
-TEST(ReduceNeighbors, SortsQueriesOnceForAllCalls)
-{
-    if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
-    const auto points = scattered(200), features = features_of(200);
-    run_ranks(3, [&](const auto& mesh) {
-        const ThreeSlabs slabs(points, mesh);
-        const auto there = slabs.cut(points);
-        const auto found = radius_search(there, there, 0.2);
-        const auto x = slabs.cut(features).requires_grad_();
-        const auto step = [&](SegmentReduction reduction) { reduce_neighbors(x, found, reduction).values.square().sum().backward(); };
-        step(SegmentReduction::Max);
-
-        const auto* const standin = loaded_standin();
-        const auto device = local_of(x).device().index();
-        if (standin) standin->reset_counters(device);
-        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) step(reduction);
-
-        if (!standin) return;
-        const auto counters = standin->counters(device);
-        EXPECT_GT(counters.launches, 0);
-        EXPECT_EQ(counters.device_to_host, 0);
-        EXPECT_EQ(counters.host_to_device, 0);
-        EXPECT_EQ(counters.syncs, 0);
-    });
-}
-
-TEST(ReduceNeighbors, SeesThatEntriesWereChanged)
-{
-    if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
-    const auto points = scattered(200), features = features_of(200);
-    run_ranks(3, [&](const auto& mesh) {
-        const ThreeSlabs slabs(points, mesh);
-        const auto there = slabs.cut(points), x = slabs.cut(features);
-        auto found = radius_search(there, there, 0.2);
-        const auto expect_all = [&](const Neighbors& neighbors) {
-            const auto result = reduce_neighbors(x, neighbors, SegmentReduction::Max);
-            const auto expected = segment_reduce(gather_neighbors(x, neighbors), neighbors.offsets, SegmentReduction::Max);
-            EXPECT_TRUE(at::equal(result.values, expected.values));
-            EXPECT_TRUE(at::equal(result.arguments, expected.arguments));
-        };
-        expect_all(found);
-        auto half = found;
-        half.offsets = found.offsets.div(2, "floor");  // other queries need ghosts
-        half.rows = found.rows.narrow(0, 0, half.offsets[-1].template item<std::int64_t>());
-        expect_all(half);
-        expect_all(found);
-        found.rows.copy_(found.rows.flip(0));
-        expect_all(found);
-    });
 }
 
 }  // namespace

@@ -3,8 +3,9 @@
 // are under way: ranks are threads, each with a backend of its own.
 #include "ops/fields/mesh_operators.h"
 #include "ops/neighbors/message_graph.h"
-#include "ops/neighbors/neighbor_rows.h"
+#include "ops/neighbors/neighbors.h"
 #include "ops/rows/row_gather.h"
+#include "ops/rows/segment_reduce.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "sharding/tensor/with_backward.h"
 #include "sharding/transport/shared_memory_backend.h"
@@ -93,7 +94,7 @@ TEST(AcceptanceA32, GhostsAndTheirGradientsAreWaitedFor)
         auto loss = (local(gather_neighbors(f, found)) * found.distances.unsqueeze(1)).sum();
         pause();
         for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Max}) {
-            loss = loss + with_late_gradient(reduce_neighbors(f, found, reduction).values, pause).square().sum();
+            loss = loss + with_late_gradient(segment_reduce(gather_neighbors(f, found), found.offsets, reduction).values, pause).square().sum();
         }
         const MessageGraph graph(found);
         pause();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over ranks of half and bfloat16 values: class losses, neighbour rows, rows by id and segments, against the same in double, rounded once.
-#include "ops/neighbors/neighbor_rows.h"
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/ghost_exchange.h"
 #include "ops/rows/row_gather.h"
@@ -115,21 +114,23 @@ TEST(NarrowTypes, NeighborRowsAddUpTheirGradients)
         const auto features = rounded(waves({n, 5}, 0.6), type);
         auto f0 = features.to(at::kDouble).requires_grad_();
         const auto whole = knn(points, points, 9);
-        reduce_neighbors(f0, whole, SegmentReduction::Sum).values.square().sum().backward();
+        segment_reduce(gather_neighbors(f0, whole), whole.offsets, SegmentReduction::Sum).values.square().sum().backward();
         for (const int size : kNarrowRankCounts) {
             for (const auto& [name, owners] : point_partitions(points, size)) {
                 run_ranks(size, [&, &owners = owners](const auto& mesh) {
                     const CutPoints rows(owners, mesh);
                     const auto p = rows.cut(points);
                     auto f = rows.cut(features).requires_grad_();
-                    reduce_neighbors(f, knn(p, p, 9), SegmentReduction::Sum).values.square().sum().backward();
+                    const auto found = knn(p, p, 9);
+                    segment_reduce(gather_neighbors(f, found), found.offsets, SegmentReduction::Sum).values.square().sum().backward();
                     // Sums, squares, own rows and ghosts are rounded one after the other.
                     EXPECT_TRUE(tensors_near(local_of(f.grad()).to(at::kDouble), rows.of(f0.grad()), 6 * rounding(type)))
                         << at::toString(type) << ", " << name << ", " << size;
 
                     // What every rank holds, of which each uses a part.
                     auto shared = features.clone().requires_grad_();
-                    reduce_neighbors(shared, knn(points, p, 9), SegmentReduction::Sum).values.square().sum().backward();
+                    const auto among_whole = knn(points, p, 9);
+                    segment_reduce(gather_neighbors(shared, among_whole), among_whole.offsets, SegmentReduction::Sum).values.square().sum().backward();
                     EXPECT_TRUE(tensors_near(shared.grad().to(at::kDouble), f0.grad(), 6 * rounding(type)))
                         << at::toString(type) << ", " << name << ", " << size;
                 });

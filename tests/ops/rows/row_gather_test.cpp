@@ -39,13 +39,10 @@ TEST(RowGather, GathersAndScattersByGlobalId)
         // Serially.
         auto x0 = whole.clone().requires_grad_(), v0 = at::cat(values).requires_grad_();
         const auto all_ids = at::cat(ids);
-        const auto gathered = gather_rows(x0, all_ids), added = scatter_add(x0, all_ids, v0), largest = scatter_max(x0, all_ids, v0);
-        (gathered.sum() + (added * factors).sum() + (largest * factors).sum()).backward();
+        const auto gathered = gather_rows(x0, all_ids), added = scatter_add(x0, all_ids, v0);
+        (gathered.sum() + (added * factors).sum()).backward();
         EXPECT_TRUE(at::equal(gathered, whole.index_select(0, all_ids)));
         EXPECT_TRUE(tensors_near(added.detach(), whole.index_add(0, all_ids, v0.detach()), 1e-15));
-        auto expected_largest = whole.clone().requires_grad_(), v1 = v0.detach().clone().requires_grad_();
-        const auto reduced = expected_largest.index_reduce(0, all_ids, v1, "amax");
-        EXPECT_TRUE(at::equal(largest.detach(), reduced.detach()));
 
         SCOPED_TRACE("trial " + std::to_string(trial));
         run_ranks(ranks, [&](const auto& mesh) {
@@ -55,12 +52,11 @@ TEST(RowGather, GathersAndScattersByGlobalId)
             auto x = from_local(whole.index_select(0, own), shard_spec(map, mesh)).requires_grad_();
             auto v = values[rank].clone().requires_grad_();
 
-            const auto found = gather_rows(x, ids[rank]), sum = scatter_add(x, ids[rank], v), most = scatter_max(x, ids[rank], v);
-            (found.sum() + (to_local(sum) * factors.index_select(0, own)).sum() + (to_local(most) * factors.index_select(0, own)).sum()).backward();
+            const auto found = gather_rows(x, ids[rank]), sum = scatter_add(x, ids[rank], v);
+            (found.sum() + (to_local(sum) * factors.index_select(0, own)).sum()).backward();
 
             EXPECT_TRUE(at::equal(found.detach(), whole.index_select(0, ids[rank])));
             EXPECT_TRUE(tensors_near(local_of(sum), added.detach().index_select(0, own), 1e-15));
-            EXPECT_TRUE(at::equal(local_of(most), largest.detach().index_select(0, own)));
             EXPECT_TRUE(tensors_near(local_of(x.grad()), x0.grad().index_select(0, own), 1e-14));
             std::int64_t before = 0;
             for (int r = 0; r < rank; ++r) before += ids[r].numel();
@@ -98,11 +94,9 @@ TEST(AcceptanceA16, RowsByIdAreThoseOfTheWholeOnEveryPartitionAndTravelOnce)
             values.push_back(at::arange(ids[r].numel() * 2, at::kDouble).add(r).mul(1.3).sin().view({-1, 2}));
         }
         const auto all_ids = at::cat(ids), all_values = at::cat(values);
-        const auto sums = whole.index_add(0, all_ids, all_values), most = whole.index_reduce(0, all_ids, all_values, "amax");
+        const auto sums = whole.index_add(0, all_ids, all_values);
         auto w0 = whole.clone().requires_grad_(), v0 = all_values.clone().requires_grad_();
-        (w0.index_select(0, all_ids).sin().sum() + (w0.index_add(0, all_ids, v0).cos() * factors).sum() +
-         (w0.index_reduce(0, all_ids, v0, "amax") * factors).sum())
-            .backward();
+        (w0.index_select(0, all_ids).sin().sum() + (w0.index_add(0, all_ids, v0).cos() * factors).sum()).backward();
         for (const auto& [name, owners] : point_partitions(points, ranks)) {
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
             run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
@@ -123,10 +117,9 @@ TEST(AcceptanceA16, RowsByIdAreThoseOfTheWholeOnEveryPartitionAndTravelOnce)
                 if (ranks > 1) {
                     EXPECT_EQ(mesh->counter().calls().back().bytes, static_cast<std::int64_t>(remote.size()) * 2 * 8);
                 }
-                const auto sum = scatter_add(x, ids[rank], v), largest = scatter_max(x, ids[rank], v);
+                const auto sum = scatter_add(x, ids[rank], v);
                 EXPECT_TRUE(tensors_near(local_of(sum.detach()), rows.of(sums), 1e-14));
-                EXPECT_TRUE(at::equal(local_of(largest.detach()), rows.of(most)));
-                (found.sin().sum() + (to_local(sum).cos() * rows.of(factors)).sum() + (to_local(largest) * rows.of(factors)).sum()).backward();
+                (found.sin().sum() + (to_local(sum).cos() * rows.of(factors)).sum()).backward();
                 EXPECT_TRUE(tensors_near(local_of(x.grad()), rows.of(w0.grad()), 1e-13));
                 std::int64_t before = 0;
                 for (int r = 0; r < rank; ++r) before += ids[r].numel();
@@ -153,7 +146,6 @@ TEST(AcceptanceA16, AnIdOutOfRangeOnOneRankRaisesOnAll)
                     const auto ids = at::full({1}, rank == wrong ? bad : 0, at::kLong), values = at::ones({1, 4});
                     refuses("gather", [&] { gather_rows(x, ids); });
                     refuses("add", [&] { scatter_add(x, ids, values); });
-                    refuses("max", [&] { scatter_max(x, ids, values); });
                     const auto cut_ids = from_local(ids, mesh, {Shard(0)});
                     refuses("gather of a whole by cut ids", [&] { gather_rows(at::ones({x.size(0), 4}), cut_ids); });
                 }
@@ -161,7 +153,7 @@ TEST(AcceptanceA16, AnIdOutOfRangeOnOneRankRaisesOnAll)
                 refuses("ids of another type", [&] { gather_rows(x, zero.to(rank == wrong ? at::kInt : at::kLong)); });
                 refuses("ids of two dimensions", [&] { gather_rows(x, rank == wrong ? zero.view({1, 1}) : zero); });
                 refuses("too many values", [&] { scatter_add(x, zero, at::ones({rank == wrong ? 2 : 1, 4})); });
-                refuses("values of another width", [&] { scatter_max(x, zero, at::ones({1, rank == wrong ? 3 : 4})); });
+                refuses("values of another width", [&] { scatter_add(x, zero, at::ones({1, rank == wrong ? 3 : 4})); });
                 refuses("values of another type", [&] { scatter_add(x, zero, at::ones({1, 4}, rank == wrong ? at::kDouble : at::kFloat)); });
                 const auto cut_zero = from_local(zero, mesh, {Shard(0)});
                 refuses("values for a whole", [&] { scatter_add(at::ones({3, 4}), cut_zero, at::ones({1, rank == wrong ? 3 : 4})); });
@@ -180,7 +172,6 @@ TEST(RowGather, RefusesIdsOutOfRangeOnEveryRank)
             const auto ids = at::full({1}, rank == 1 ? bad : 0, at::kLong);
             EXPECT_THROW(gather_rows(x, ids), InvalidInput);
             EXPECT_THROW(scatter_add(x, ids, at::ones({1, 4})), InvalidInput);
-            EXPECT_THROW(scatter_max(x, ids, at::ones({1, 4})), InvalidInput);
         }
         EXPECT_THROW(gather_rows(x, at::zeros({1})), InvalidInput);
         EXPECT_THROW(scatter_add(x, at::zeros({1}, at::kLong), at::ones({rank == 0 ? 2 : 1, 4})), InvalidInput);

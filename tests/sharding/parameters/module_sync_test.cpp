@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/error.h"
-#include "sharding/parameters/gradient_norm.h"
 #include "sharding/parameters/module_sync.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -192,40 +191,6 @@ TEST(Replicate, SumsALossThatSpansData)
         net->forward(from_local(rows, mesh, {Shard(0), Replicate()})).pow(2).mean().backward();
         EXPECT_TRUE(tensors_near(net->weight.grad(), serial->weight.grad(), 1e-13));
     });
-}
-
-TEST(GradientNorm, IsThatOfTheWhole)
-{
-    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{1, 1}, {2, 2}, {3, 2}, {1, 5}}) {
-        run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
-            const auto whole = at::arange(70).sub(30).mul(0.3).to(at::kDouble).view({7, 10});
-            const auto parameter = [&](const at::Tensor& value, c10::ArrayRef<Placement> placements) {
-                auto p = redistribute(from_local(at::zeros_like(value), replicated_spec(mesh)), placements).detach().requires_grad_();
-                p.mutable_grad() = redistribute(from_local(value.clone(), replicated_spec(mesh)), placements);
-                return p;
-            };
-            auto plain = at::zeros({7, 10}, at::kDouble).requires_grad_();
-            plain.mutable_grad() = whole * 2;
-            const std::vector<at::Tensor> parameters{plain,
-                                                     parameter(whole, {Shard(0), Replicate()}),
-                                                     parameter(whole * 3, {Replicate(), Shard(1)}),
-                                                     parameter(whole, {Shard(1), Shard(0)}),
-                                                     parameter(whole, {Replicate(), Replicate()}),
-                                                     at::zeros({3}).requires_grad_()};
-            const auto expected = whole.norm().template item<double>() * std::sqrt(4. + 1 + 9 + 1 + 1);
-
-            const auto norm = clip_grad_norm(parameters, 5);
-
-            EXPECT_NEAR(norm, expected, 1e-12 * expected);
-            const auto all = mesh->all().all_gather_integers(std::vector<std::int64_t>{std::bit_cast<std::int64_t>(norm)});
-            for (const auto& rank : all) EXPECT_EQ(rank, all[0]);
-            EXPECT_TRUE(tensors_near(plain.grad(), whole * 2 * (5 / expected), 1e-6));
-            EXPECT_TRUE(tensors_near(full_tensor(parameters[3].grad()), whole * (5 / expected), 1e-6));
-            EXPECT_NEAR(clip_grad_norm(parameters, 100), 5, 1e-5);  // small enough: nothing changes
-            EXPECT_TRUE(tensors_near(plain.grad(), whole * 2 * (5 / expected), 1e-6));
-        });
-    }
-    EXPECT_THROW(clip_grad_norm(std::vector<at::Tensor>{}, -1), InvalidInput);
 }
 
 }  // namespace

@@ -238,7 +238,6 @@ TEST_F(TrainingConfigTest, ReadsLosses)
     EXPECT_EQ(first_channel(mixed.data, "areas"), 6);
     EXPECT_FALSE(read().data.has_measures);
     EXPECT_TRUE(read({"training.point_weights=volumes"}).training.weighs_volumes);
-    EXPECT_TRUE(read({"training.force_weights=[1, 0]"}).data.has_measures);
 }
 
 TEST_F(TrainingConfigTest, ReadsGroupsOfParameters)
@@ -299,7 +298,6 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("training.loss_weights=[-1]", "training.loss_weights"));
     EXPECT_TRUE(refuses("training.field_weights.cp=2", "a field that data.fields has not; it has pressure, wss"));
     EXPECT_TRUE(refuses("training.point_weights=[none, areas]", "must be none, areas, volumes"));
-    EXPECT_TRUE(throws_with<UsageError>("put them among data.inputs", [&] { read({"training.force_weights=[1, 0]", "data.inputs=[points]"}); }));
     EXPECT_TRUE(refuses("data.fields.extra.kind=cp", "data.fields.extra must say which array it is"));
 }
 
