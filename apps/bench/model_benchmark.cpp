@@ -108,7 +108,7 @@ double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::Ada
     return step.wall;
 }
 
-constexpr std::int64_t kToldAroundBody = 7;  // place, normal, area
+constexpr std::int64_t kBodyInputs = 7;  // place, normal, area
 
 /// A body whose surface is that of the cube in which the points lie.
 std::shared_ptr<const CaseBody> unit_cube()
@@ -150,7 +150,7 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
 {
     const auto& entry = find_model(name);
     auto shape = extents;
-    if (entry.is_of_grids()) {
+    if (entry.is_grid_model()) {
         constexpr std::int64_t kMultiple = 16;  // U-Nets of five grids halve each extent four times
         const auto dimension = arguments.value("dimension", entry.directions.front());
         const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
@@ -161,18 +161,18 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
                                (entry.directions.size() > 1 ? " or " + std::to_string(entry.directions.back()) : "") + ".");
     }
     auto all =
-        entry.is_of_grids()
+        entry.is_grid_model()
             ? entry.grid_widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
             : entry.widths({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs, .volume_out_dim = entry.needs_both_parts ? kOutputs : 0});
     all.update(arguments);
     torch::manual_seed(0);
     const auto model = make_model(entry.name, all);
     move_module(*model.module, device);
-    if (!entry.is_of_grids()) {
+    if (!entry.is_grid_model()) {
         if (!extents.empty()) throw InvalidInput("--grid is for models of grids; " + entry.class_name + " is one of points. Say their number with --points.");
-        const auto num_told = entry.takes_body() ? kToldAroundBody : kInputs - 1;
-        const auto embedding = torch::rand({1, num_points, num_told}, device), places = embedding.narrow(2, 0, 3).contiguous();
-        PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.takes_body() ? unit_cube() : nullptr};
+        const auto num_point_inputs = entry.needs_body() ? kBodyInputs : kInputs - 1;
+        const auto embedding = torch::rand({1, num_points, num_point_inputs}, device), places = embedding.narrow(2, 0, 3).contiguous();
+        PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.needs_body() ? unit_cube() : nullptr};
         if (entry.needs_both_parts) {  // half of the points are those of the surface
             auto volume = inputs;
             inputs.positions = places.narrow(1, 0, num_points / 2);

@@ -130,7 +130,7 @@ void WindowSteps::cut(CutJob& job)
                                   .seed = static_cast<std::uint64_t>(arguments.seed),
                                   .method = arguments.method,
                                   .given = job.given ? &*job.given : nullptr,
-                                  .improve_given = improves,
+                                  .repair_given = improves,
                                   .levels = arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
                                   .contiguous = arguments.contiguous,
                                   .thorough = arguments.quality,

@@ -111,7 +111,7 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
     return run_local_ranks(ranks.number, words);
 }
 
-void keep_freed_memory()
+void cache_freed_memory()
 {
     keep_freed_blocks();
     keep_tensor_memory();

@@ -29,6 +29,6 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
 void check_local_ranks(const LocalRanks& ranks);
 
 /// Keeps freed memory in the process: tensors' by `keep_tensor_memory`, other by `keep_freed_blocks`.
-void keep_freed_memory();
+void cache_freed_memory();
 
 }  // namespace meshard

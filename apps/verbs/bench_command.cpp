@@ -412,7 +412,7 @@ int model_bench_command(std::span<const std::string> arguments)
     if (!arguments.empty() && arguments.front() == "data") return data_bench_command(arguments.subspan(1));
     BenchArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
-    keep_freed_memory();
+    cache_freed_memory();
     if (options.what == "model") {
         for (const auto* run : all_runs(options)) report_model(*run, options.also.empty());
         return exit_code::ok;

@@ -102,7 +102,7 @@ int data_bench_command(std::span<const std::string> arguments)
     const auto cases = find_cases(config);
     add_facts(settings.facts());
     add_facts(cases.facts());
-    keep_freed_memory();
+    cache_freed_memory();
     std::vector<std::string> words{"data"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_on_ranks(

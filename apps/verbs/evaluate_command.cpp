@@ -53,7 +53,7 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
-    options.places = take_places_of_data(options.cases);
+    options.places = take_data_path_overrides(options.cases);
     if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
     return true;
@@ -98,7 +98,7 @@ int evaluate_command(std::span<const std::string> arguments)
     EvaluateArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     say_on_interruption_of("evaluate", "Nothing was written; the same command begins anew.");
-    keep_freed_memory();
+    cache_freed_memory();
     const auto parts = [&] {
         auto parts = judged_parts(options);
         for (const auto& part : parts) require_result_folder(part.folder, part.model.case_tables);

@@ -102,7 +102,7 @@ int generate_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     const auto& generation = options.generation;
     require_output(generation.output, {generation.checkpoint, generation.conditions}, options.input_as_output);
-    keep_freed_memory();
+    cache_freed_memory();
 
     const auto verify = [&](int) { check_generation(generation); };
     const auto body = [&](World& world) {

@@ -150,7 +150,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
 }
 
 /// What `--set` and `--table` may say: values that the models are told, and what drag and lift are measured by.
-std::set<std::string> asked_names(std::span<const Predictor> models, bool with_forces)
+std::set<std::string> requested_names(std::span<const Predictor> models, bool with_forces)
 {
     std::set<std::string> names;
     for (const auto& model : models) {
@@ -166,7 +166,7 @@ std::set<std::string> asked_names(std::span<const Predictor> models, bool with_f
         }
     }
     if (with_forces) {
-        const auto forces = told_forces(models.front());
+        const auto forces = force_settings_of(models.front());
         if (is_column(forces.area)) names.insert(forces.area);
         auto said = forces.velocity;
         const auto& fields = models.front().data().fields;
@@ -184,16 +184,16 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     for (const auto& run : options.runs) models.push_back(Predictor::from_run(run, part_of(run)));
     if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data, part_of(options.model)));
     require_same_fields(models, options.prediction.num_draws > 0);
-    const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.takes_body(); });
+    const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.needs_body(); });
     if (told == models.end() && !options.walls.empty())
         throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
     if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
-        throw UsageError(std::string("the model ") + (told->takes_body() ? "encodes the surface of the body" : "is told the distance to a surface") +
+        throw UsageError(std::string("the model ") + (told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface") +
                          ". Give it with --wall FILE.");
     if (!options.other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
         throw UsageError("--other-part " + options.other_parts.front() + ": the model is told nothing of the case's other part. Leave it out.");
     // A value that nobody asks for is a name mistyped.
-    const auto names = asked_names(models, options.prediction.with_forces);
+    const auto names = requested_names(models, options.prediction.with_forces);
     for (const auto& [name, value] : options.prediction.values) {
         if (names.contains(name)) continue;
         std::string known;
@@ -363,7 +363,7 @@ int predict_command(std::span<const std::string> arguments)
     PredictArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     say_on_interruption_of("predict", "Nothing is half-written; the same command begins anew.");
-    keep_freed_memory();
+    cache_freed_memory();
 
     // The jobs, and the models of the first one. Whether these are of grids is guessed from the output's name, so that what is wrong whatever the model is
     // is said before one is read.
@@ -389,14 +389,14 @@ int predict_command(std::span<const std::string> arguments)
         auto part = part_of_file(work.front().second);
         if (world.rank() == 0) {
             for (const auto& note : models.front().notes()) warn("predict", note);
-            for (const auto& doubt : doubts_of_ensemble(models)) warn("predict", doubt);
+            for (const auto& doubt : ensemble_warnings(models)) warn("predict", doubt);
         }
         if (!world.device().is_cpu()) {
             const auto where = device_text(world, DeviceMesh::create(world, {world.size()}, {"domain"})->all());
             if (world.rank() == 0) std::cerr << "meshard predict: " << where << std::endl;
         }
         const auto values = values_of_inputs(options, models.front());
-        const auto told = asked_names(models, options.prediction.with_forces);
+        const auto told = requested_names(models, options.prediction.with_forces);
         if (options.prediction.with_forces && world.rank() == 0) warn_of_missing(options, values, models.front());
         std::vector<PredictedInput> rows;
         std::vector<std::filesystem::path> unusable;

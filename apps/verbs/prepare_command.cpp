@@ -113,7 +113,7 @@ int prepare_command(std::span<const std::string> arguments)
     const auto cases = find_cases(config);
     add_facts(settings.facts());
     add_facts(cases.facts());
-    keep_freed_memory();
+    cache_freed_memory();
     return run_on_ranks(
         options.ranks, "prepare", arguments, [&](int num_ranks) { num_domain_ranks(config, options, num_ranks); },
         [&](World& world) {

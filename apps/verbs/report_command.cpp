@@ -56,7 +56,7 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks);
     if (!parse_arguments(app, arguments)) return false;
-    options.places = take_places_of_data(options.runs);
+    options.places = take_data_path_overrides(options.runs);
     if (options.runs.empty()) throw UsageError("runs is required. See `meshard report --help`.");
     if (!orient.empty()) options.orient = parse_orient(orient);
     for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
@@ -71,7 +71,7 @@ int report_command(std::span<const std::string> arguments)
     ReportArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     say_on_interruption_of("report", "Nothing was written; the same command begins anew.");
-    keep_freed_memory();
+    cache_freed_memory();
     const auto verify = [&](int) {
         for (const auto& run : options.runs) {
             const auto model = judged_model(run, 0, options.places);

@@ -219,15 +219,15 @@ int sweep_command(std::span<const std::string> arguments)
         write_file_atomically(folder / "sweep.csv", sweep_csv(swept));
         write_file_atomically(folder / "sweep.json", sweep_json(swept).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
     };
-    bool is_out_of_time = false, has_failed = false;
+    bool has_reached_time_limit = false, has_failed = false;
     for (std::size_t i = 0; i < swept.size(); ++i) {
         auto& one = swept[i];
         const auto dir = folder / one.run.name;
         one.result = result_of(dir);
         if (!one.result) {
             const auto left = options.seconds - seconds();
-            is_out_of_time = is_out_of_time || (options.seconds > 0 && left <= 0);
-            if (is_out_of_time) continue;
+            has_reached_time_limit = has_reached_time_limit || (options.seconds > 0 && left <= 0);
+            if (has_reached_time_limit) continue;
             const auto own = config.training.max_minutes;  // which a run may have besides
             auto minutes = options.seconds > 0 ? std::max(0.01, left / 60) : own;
             if (own > 0) minutes = std::min(minutes, own);
@@ -252,7 +252,7 @@ int sweep_command(std::span<const std::string> arguments)
     write_tables();
     std::cout << sweep_text(swept) << "all numbers: " << (folder / "sweep.json").string() << ", a line a run: " << (folder / "sweep.csv").string() << std::endl;
     const auto num_done = std::ranges::count_if(swept, [](const auto& one) { return one.result.has_value(); });
-    if (is_out_of_time) {
+    if (has_reached_time_limit) {
         std::cout << "the budget of " << options.budget << " is used up: " << num_done << " of " << swept.size() << " runs are done; the same command goes on"
                   << std::endl;
     }

@@ -232,7 +232,7 @@ int train_command(std::span<const std::string> arguments)
     const auto cases = find_cases(config);
     add_facts(settings.facts());
     add_facts(cases.facts());
-    keep_freed_memory();
+    cache_freed_memory();
     if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also for the ranks started here
 
     const bool is_trial = options.validate || options.print_plan;

@@ -122,17 +122,17 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
     for (const auto& [name, box] : {std::pair("volume_min_max", &inputs.volume_min_max), std::pair("surface_min_max", &inputs.surface_min_max)}) {
         if (box->defined()) require(name, *box, {batch, 2, 3});
     }
-    const bool asks_volume = inputs.volume.centers.defined(), asks_surface = inputs.surface.centers.defined();
-    if ((asks_volume && options_.output_features_vol == 0) || (asks_surface && options_.output_features_surf == 0))
-        checks.refuse(std::string("there are centers of the ") + (asks_volume && options_.output_features_vol == 0 ? "volume" : "surface") +
+    const bool has_volume_points = inputs.volume.centers.defined(), has_surface_points = inputs.surface.centers.defined();
+    if ((has_volume_points && options_.output_features_vol == 0) || (has_surface_points && options_.output_features_surf == 0))
+        checks.refuse(std::string("there are centers of the ") + (has_volume_points && options_.output_features_vol == 0 ? "volume" : "surface") +
                       ", of which the model has no output.");
-    if (!asks_volume && !asks_surface)
+    if (!has_volume_points && !has_surface_points)
         require(options_.output_features_vol > 0 ? "the centers of the volume" : "the centers of the surface", {}, {batch, -1, 3});
-    if (asks_volume || combined_volume_) {
+    if (has_volume_points || combined_volume_) {
         require("grid", inputs.grid, {batch, size[0], size[1], size[2], 3});
         require("sdf_grid", inputs.sdf_grid, {batch, size[0], size[1], size[2]});
     }
-    if (asks_volume) {
+    if (has_volume_points) {
         require("the centers of the volume", inputs.volume.centers, {batch, -1, 3});
         const auto points = inputs.volume.centers.size(1);
         if (options_.use_sdf_in_basis_func) {
@@ -141,11 +141,11 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
         }
         require("from_center of the volume", inputs.volume.from_center, {batch, points, 3});
     }
-    if (asks_surface || combined_surface_) {
+    if (has_surface_points || combined_surface_) {
         require("surf_grid", inputs.surf_grid, {batch, size[0], size[1], size[2], 3});
         require("sdf_surf_grid", inputs.sdf_surf_grid, {batch, size[0], size[1], size[2]});
     }
-    if (!asks_surface) return;
+    if (!has_surface_points) return;
     const auto& surface = inputs.surface;
     require("the centers of the surface", surface.centers, {batch, -1, 3});
     const auto points = surface.centers.size(1);

@@ -222,7 +222,7 @@ AbUptImpl::Physics AbUptImpl::physics_of(const AbUptInputs& inputs)
     const auto attend = [&](const std::shared_ptr<torch::nn::Module>& module, AnchorsOf anchors, std::size_t first, std::size_t count) {
         const AnchorBlock block(std::dynamic_pointer_cast<AnchorBlockImpl>(module));
         std::vector<Tokens> branches(physics.anchors.begin() + first, physics.anchors.begin() + first + count);
-        const auto seen = seen_by_branches(run(block, branches, anchors, inputs.condition), anchors);
+        const auto seen = attended_by_branches(run(block, branches, anchors, inputs.condition), anchors);
         for (std::size_t i = 0; i < count; ++i) {
             physics.anchors[first + i] = branches[i];
             physics.meetings[first + i].push_back(meeting(block, seen[i], inputs.condition));

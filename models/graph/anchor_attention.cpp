@@ -117,7 +117,7 @@ AnchorBlockImpl::AnchorBlockImpl(const AnchorBlockOptions& options) : num_heads_
     mlp_ = register_module("mlp", up_act_down(options));
 }
 
-std::vector<KeysAndValues> seen_by_branches(const std::vector<KeysAndValues>& own, AnchorsOf anchors)
+std::vector<KeysAndValues> attended_by_branches(const std::vector<KeysAndValues>& own, AnchorsOf anchors)
 {
     if (own.size() == 1 || anchors == AnchorsOf::Own) return own;
     if (anchors == AnchorsOf::Other) return {own.rbegin(), own.rend()};
@@ -146,7 +146,7 @@ std::vector<KeysAndValues> AnchorBlockImpl::forward(std::vector<Tokens>& branche
         queries.push_back(turned(heads_of(parts[0], num_heads_), branch.angles));
         own.push_back({turned(heads_of(parts[1], num_heads_), branch.angles), heads_of(parts[2], num_heads_)});
     }
-    const auto seen = seen_by_branches(own, anchors);
+    const auto seen = attended_by_branches(own, anchors);
     for (std::size_t i = 0; i < branches.size(); ++i) branches[i].values = after_attention(branches[i].values, queries[i], seen[i], modulation);
     return own;
 }

@@ -41,7 +41,7 @@ enum class AnchorsOf : std::uint8_t { Own, Other, All };
 
 /// Selects from the branches' own keys and values those to which the tokens of each branch attend. A single branch
 /// attends to its own anchors.
-std::vector<KeysAndValues> seen_by_branches(const std::vector<KeysAndValues>& own, AnchorsOf anchors);
+std::vector<KeysAndValues> attended_by_branches(const std::vector<KeysAndValues>& own, AnchorsOf anchors);
 
 /// Scale, shift and gate of each half of a block, computed from the condition (the numbers of a case); without a
 /// condition there is no modulation. Initially zero, so that a block is the identity.

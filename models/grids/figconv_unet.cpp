@@ -223,8 +223,8 @@ void FigConvUNetImpl::set_memory(MemoryMode mode)
     memory_ = mode;
 }
 
-std::vector<Tensor> FigConvUNetImpl::kept_or_again(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& step,
-                                                   const std::vector<Tensor>& inputs) const
+std::vector<Tensor> FigConvUNetImpl::run_with_memory_mode(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& step,
+                                                          const std::vector<Tensor>& inputs) const
 {
     return memory_ == MemoryMode::Recomputed ? checkpoint(step, inputs) : step(inputs);
 }
@@ -261,7 +261,7 @@ FigConvUNetImpl::Planes FigConvUNetImpl::features_of_vertices(const Cloud& cloud
         // In single precision for points of any type, as in the reference.
         const auto encodings = wave_encoding(places, o.pos_encode_dim, range).to(cloud.places.scalar_type());
         const auto vertex_places = places.to(cloud.places.scalar_type());
-        edges[i] = kept_or_again(
+        edges[i] = run_with_memory_mode(
             [&layer = *to_vertices_[i], pairs, vertex_of_edge, encodings, vertex_places](const std::vector<Tensor>& given) -> std::vector<Tensor> {
                 const auto offsets = given[1].index_select(0, pairs.points) - vertex_places.index_select(0, vertex_of_edge);
                 return {layer.messages(given[0], pairs.points, encodings, vertex_of_edge, offsets)};
@@ -322,7 +322,7 @@ FigConvUNetImpl::Planes FigConvUNetImpl::communicated(const Planes& images) cons
 FigConvUNetImpl::Planes FigConvUNetImpl::run_block(std::size_t level, bool up, std::size_t block, const Planes& images) const
 {
     const auto& planes = (up ? up_ : down_)[level][block];
-    return kept_or_again(
+    return run_with_memory_mode(
         [this, &planes](const Planes& given) {
             Planes results;
             for (std::size_t i = 0; i < given.size(); ++i) results.push_back(planes[i]->forward(given[i]));
@@ -362,7 +362,7 @@ Tensor FigConvUNetImpl::features_of_points(const Cloud& cloud, const Planes& ima
         const auto features = all.narrow(1, next, m * channels).reshape({cloud.batch * m, channels});
         next += m * channels;
         const auto places = planes_[i].vertices(cloud.places.device()).to(cloud.places.scalar_type());
-        const auto heard = kept_or_again(
+        const auto heard = run_with_memory_mode(
             [&layer = *to_points_[i], &reductions = o.reductions, pairs, places, m,
              num_points = cloud.batch * cloud.count](const std::vector<Tensor>& given) -> std::vector<Tensor> {
                 const auto offsets = places.index_select(0, pairs.vertices.remainder(m)) - given[2].index_select(0, pairs.points);

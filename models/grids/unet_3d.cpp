@@ -76,7 +76,7 @@ std::int64_t skip_channels(const UNet3dOptions& options, std::int64_t level)
     return options.feature_map_channels[(level + 1) * options.num_conv_blocks - 1];
 }
 
-constexpr std::int64_t kRaiseKernel = 3;  // kernel of the transposed convolutions, which double each extent
+constexpr std::int64_t kUpsampleKernel = 3;  // kernel of the transposed convolutions, which double each extent
 
 constexpr const char* kNormArguments = "normalization_args";
 
@@ -257,13 +257,13 @@ private:
 namespace {
 
 /// Doubles each extent by a transposed convolution.
-class RaiseImpl : public torch::nn::Module {
+class UpsampleImpl : public torch::nn::Module {
 public:
-    RaiseImpl(std::int64_t channels, std::string activation) : activation_(std::move(activation))
+    UpsampleImpl(std::int64_t channels, std::string activation) : activation_(std::move(activation))
     {
         conv_ = register_module(
             "conv3d_transpose",
-            torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(channels, channels, kRaiseKernel).stride(2).padding(1).output_padding(1)));
+            torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(channels, channels, kUpsampleKernel).stride(2).padding(1).output_padding(1)));
     }
 
     torch::Tensor forward(const torch::Tensor& volume) { return activate(activation_, conv_(volume)); }
@@ -279,8 +279,8 @@ private:
 struct UNet3dImpl::Level {
     std::int64_t pool_size = 0;  ///< in the encoder, except on the finest grid; else 0
     bool pools_largest = true;
-    std::shared_ptr<RaiseImpl> raise;  ///< in the decoder
-    SkipGate gate{nullptr};            ///< in the decoder, with attention gates
+    std::shared_ptr<UpsampleImpl> raise;  ///< in the decoder
+    SkipGate gate{nullptr};               ///< in the decoder, with attention gates
     std::vector<std::shared_ptr<Block>> blocks;
 
     /// @param inputs   features of the other grid; for the decoder also the skip connection
@@ -322,7 +322,7 @@ UNet3dImpl::UNet3dImpl(UNet3dOptions options) : options_(std::move(options))
     const auto channels = decoder_channels(o);
     for (std::int64_t i = 0; i + 1 < o.model_depth; ++i) {
         auto level = std::make_shared<Level>();
-        level->raise = std::make_shared<RaiseImpl>(in, o.conv_transpose_activation);
+        level->raise = std::make_shared<UpsampleImpl>(in, o.conv_transpose_activation);
         up->push_back(level->raise);
         in += skip_channels(o, o.model_depth - 2 - i);
         for (std::int64_t k = 0; k < o.num_conv_blocks; ++k) {

@@ -349,8 +349,8 @@ ModelEntry abupt_entry()
                         {"condition_dim", widths.num_constants}};
             },
             .check = check_arguments,
-            .make_of_parts = make_abupt,
-            .told_on_surface = {"points"},
+            .make_part_model = make_abupt,
+            .inputs_on_surface = {"points"},
             .needs_both_parts = true};
 }
 

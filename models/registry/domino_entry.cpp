@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kToldOnSurface = 7;  // position, normal, area
+constexpr std::int64_t kSurfaceInputs = 7;  // position, normal, area
 constexpr const char* kModel = "DoMINO";
 constexpr const char* kSurfaceBox = "surface_box";
 constexpr const char* kVolumeBox = "volume_box";
@@ -199,7 +199,7 @@ private:
             distances;  // this rank's rows of a grid; key: whether it is the surface's box, first row, number of rows
     };
 
-    OfBody& known_of(const std::shared_ptr<const CaseBody>& body)
+    OfBody& stored_case_of(const std::shared_ptr<const CaseBody>& body)
     {
         std::erase_if(bodies_, [](const auto& item) { return item.second.body.expired(); });
         auto& known = bodies_[body.get()];
@@ -231,7 +231,7 @@ private:
         }
         const auto device = to_local(points.positions).device();
         const auto grid = grid_rows(size, begin, count);
-        auto& distances = known_of(points.body).distances[{is_surface, begin, count}];
+        auto& distances = stored_case_of(points.body).distances[{is_surface, begin, count}];
         if (!distances.defined()) {
             const torch::NoGradGuard no_grad;
             distances =
@@ -257,7 +257,7 @@ private:
         const auto centers = normalised(volume_box_, points.positions.detach());
         const auto local = to_local(centers).squeeze(0).cpu();
         const auto found = signed_distance(normalised(volume_box_, body.vertices), body.triangles, local, {.sign = SurfaceSign::WindingNumber});
-        const auto middle = normalised(volume_box_, known_of(points.body).center);
+        const auto middle = normalised(volume_box_, stored_case_of(points.body).center);
         return {centers, as_points(found.distances.unsqueeze(-1), points.positions), as_points(local - found.points, points.positions),
                 as_points(local - middle, points.positions)};
     }
@@ -265,15 +265,15 @@ private:
     DominoSurface surface_points(const PointInputs& points)
     {
         const torch::NoGradGuard no_grad;
-        if (points.embedding.size(-1) != kToldOnSurface)
+        if (points.embedding.size(-1) != kSurfaceInputs)
             throw InvalidInput("DoMINO: points of the surface are told " + std::to_string(points.embedding.size(-1)) + " numbers; expected " +
-                               std::to_string(kToldOnSurface) + ": place, normal and area. Set data.inputs=[points, normals, areas].");
+                               std::to_string(kSurfaceInputs) + ": place, normal and area. Set data.inputs=[points, normals, areas].");
         const auto& positions = points.positions;
         DominoSurface surface;
         surface.centers = normalised(surface_box_, positions.detach());
         surface.normals = points.embedding.narrow(-1, 3, 3).detach();
         surface.areas = points.embedding.select(-1, 6).detach();
-        surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() - normalised(surface_box_, known_of(points.body).center), positions);
+        surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() - normalised(surface_box_, stored_case_of(points.body).center), positions);
         const auto count = model_->options().num_neighbors_surface - 1;
         if (count == 0) return surface;
         const auto* all = points.drawn_from.get();
@@ -285,7 +285,7 @@ private:
         const auto told = unbind_clouds("DoMINO", "embedding", (all ? all->embedding : points.embedding).detach()).at(0);
         const auto around =
             all ? around_drawn(told, knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1), all->drawn_ids, count)
-                : gather_neighbors(told, knn(places, places, count, {.exclude_self = true})).view({-1, count, kToldOnSurface});
+                : gather_neighbors(told, knn(places, places, count, {.exclude_self = true})).view({-1, count, kSurfaceInputs});
         surface.neighbors = normalised(surface_box_, as_points(around.narrow(-1, 0, 3), positions));
         surface.neighbor_normals = as_points(around.narrow(-1, 3, 3), positions);
         surface.neighbor_areas = as_points(around.select(-1, 6), positions);
@@ -356,9 +356,9 @@ ModelEntry domino_entry()
                         OptionChecks("DoMINO").refuse(std::string(kReference) + " has " + std::to_string(count) + " numbers for " +
                                                       std::to_string(options.global_features) + " constants.");
                 },
-            .make_of_parts = make_domino,
-            .told_on_surface = {"points", "normals", "areas"},
-            .hears_surface = true,
+            .make_part_model = make_domino,
+            .inputs_on_surface = {"points", "normals", "areas"},
+            .needs_surface_neighbors = true,
             .spelled_out = with_parameters_inside};
 }
 

@@ -282,7 +282,7 @@ ModelEntry unet_entry()
             .nullable = {"normalization"},
             .options = table.infos(),
             .check = [](const Json& arguments) { unet_3d_options(arguments).validate(); },
-            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
                 UNet3d model(unet_3d_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& volume) mutable { return model->forward(volume); }};
             },
@@ -299,7 +299,7 @@ ModelEntry unet_2d_entry()
             .defaults = table.defaults(),
             .options = table.infos(),
             .check = [](const Json& arguments) { unet_options(arguments).validate(); },
-            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
                 UNet model(unet_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
             },
@@ -316,7 +316,7 @@ ModelEntry vision_transformer_entry()
             .defaults = table.defaults(),
             .options = table.infos(),
             .check = [](const Json& arguments) { vision_transformer_options(arguments).validate(); },
-            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
                 VisionTransformer model(vision_transformer_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
             },
@@ -338,7 +338,7 @@ ModelEntry fno_entry()
             .defaults = table.defaults(),
             .options = table.infos(),
             .check = [](const Json& arguments) { fno_options(arguments).validate(); },
-            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
                 Fno model(fno_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
             },
@@ -360,7 +360,7 @@ ModelEntry dit_entry()
             .defaults = to_json(DitOptions()),
             .options = {},
             .check = [](const Json& arguments) { dit_options(arguments).validate(); },
-            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
                 Dit model(dit_options(arguments));
                 return {model.ptr(), [model](const at::Tensor& image) mutable {
                             const auto batch = image.size(0), numbers = model->options().condition_dim;
@@ -385,7 +385,7 @@ ModelEntry edm_entry()
             .class_name = "EDMPreconditioner",
             .defaults = {{"sigma_data", nullptr}, {"model", Json::object()}},
             .options = {},
-            .make_of_grids = [](Json arguments) -> MadeGridModel {
+            .make_grid_model = [](Json arguments) -> MadeGridModel {
                 if (arguments.at("sigma_data").is_null()) arguments.erase("sigma_data");
                 auto model = make_edm_preconditioner(arguments);
                 return {model.ptr(), [model](const at::Tensor& grid) mutable {

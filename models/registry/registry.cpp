@@ -79,10 +79,10 @@ const ModelEntry& find_model(std::string_view name)
 const ModelEntry& find_point_model(std::string_view name)
 {
     const auto& entry = find_model(name);
-    if (!entry.is_of_grids()) return entry;
+    if (!entry.is_grid_model()) return entry;
     std::string message = entry.class_name + " is a model of grids; here a model of points is wanted:";
     for (const auto& known : entries()) {
-        if (!known.is_of_grids()) message += " " + known.name;
+        if (!known.is_grid_model()) message += " " + known.name;
     }
     throw InvalidInput(message + ".");
 }
@@ -133,10 +133,10 @@ Model make_model(std::string_view name, const nlohmann::json& arguments)
 {
     const auto& entry = find_model(name);
     Model model{entry.class_name, complete_arguments(entry, arguments), nullptr, {}, {}};
-    if (entry.is_of_grids()) {
-        std::tie(model.module, model.forward_grid) = entry.make_of_grids(model.arguments);
-    } else if (entry.takes_body()) {
-        auto made = entry.make_of_parts(model.arguments);
+    if (entry.is_grid_model()) {
+        std::tie(model.module, model.forward_grid) = entry.make_grid_model(model.arguments);
+    } else if (entry.needs_body()) {
+        auto made = entry.make_part_model(model.arguments);
         model.module = std::move(made.module);
         model.forward = std::move(made.forward);
         model.forward_parts = std::move(made.forward_parts);

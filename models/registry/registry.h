@@ -38,7 +38,7 @@ struct PointInputs {
     /// (B, G): inputs that are the same for all points of a case; undefined if there are none.
     at::Tensor constants = {};
     at::Tensor time = {};                            ///< (B): undefined if there is none
-    std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that need one (`ModelEntry::takes_body`)
+    std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that need one (`ModelEntry::needs_body`)
     /// Extents of the regular grid that the points make up, slowest direction first, in whose order the points are;
     /// their product is N. Empty: no grid.
     std::vector<std::int64_t> grid = {};
@@ -123,17 +123,17 @@ struct ModelEntry {
     std::function<MadeModel(const nlohmann::json& arguments)> make = {};
 
     /// `make` for a model of grids; `widths`, `widths_of` and `make` are then empty. Empty for a model of points.
-    std::function<MadeGridModel(const nlohmann::json& arguments)> make_of_grids = {};
+    std::function<MadeGridModel(const nlohmann::json& arguments)> make_grid_model = {};
 
     /// `make` for a model that needs a body, and points of the surface, of the volume, or of both; `make` is then
     /// empty.
-    std::function<MadePartModel(const nlohmann::json& arguments)> make_of_parts = {};
+    std::function<MadePartModel(const nlohmann::json& arguments)> make_part_model = {};
 
     /// For a model that needs a body: the inputs of surface points; those of volume points are their positions.
-    std::vector<std::string> told_on_surface = {};
+    std::vector<std::string> inputs_on_surface = {};
     /// For such a model: whether inputs of a surface point include points near it, which are searched in
     /// `PointInputs::drawn_from` if points were drawn.
-    bool hears_surface = false;
+    bool needs_surface_neighbors = false;
     bool needs_both_parts = false;  ///< for such a model: whether it accepts only cases with surface and volume
 
     /// Shares among ranks the parameters of which layers can use each rank's own part, and returns the layouts in which
@@ -153,8 +153,8 @@ struct ModelEntry {
 
     bool is_denoiser = false;  ///< for grids with noise of a given level; `meshard train` does not support it
 
-    bool is_of_grids() const { return make_of_grids != nullptr; }
-    bool takes_body() const { return make_of_parts != nullptr; }
+    bool is_grid_model() const { return make_grid_model != nullptr; }
+    bool needs_body() const { return make_part_model != nullptr; }
 
     /// The default of an argument, or of an option that names a nested value.
     const nlohmann::json& default_of(const std::string& option) const { return short_names.contains(option) ? short_names.at(option) : defaults.at(option); }

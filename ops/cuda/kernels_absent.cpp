@@ -43,7 +43,7 @@ void find_log_sums(const CudaExecutor&, const TilePoints&)
     no_kernels();
 }
 
-void bring_from_slices(const CudaExecutor&, const TilePoints&, const float*, const TileRows&)
+void deslice_rows(const CudaExecutor&, const TilePoints&, const float*, const TileRows&)
 {
     no_kernels();
 }

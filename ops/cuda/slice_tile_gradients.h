@@ -92,7 +92,7 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
     }
     if (Warm) {
         TILE_UNROLL
-        for (int p = 0; p < P; ++p) warm_rows(tile, w[p], tables.points, h, n + 16 * p, s);
+        for (int p = 0; p < P; ++p) scale_rows_by_temperature(tile, w[p], tables.points, h, n + 16 * p, s);
     }
 }
 
@@ -264,11 +264,11 @@ struct PointGradients {
                     store_found(1, 1.0f, of.features_gradient);
                     finish_means();
                     clear_found();
-                    float warmth[Tile::kRows], of_warmth[Tile::kRows] = {};  // P is 1 where they are used
+                    float inverse_temperature[Tile::kRows], of_inverse_temperature[Tile::kRows] = {};  // P is 1 where they are used
                     if (Warm) {
                         TILE_UNROLL
                         for (int r = 0; r < Tile::kRows; ++r)
-                            warmth[r] = n + tile.row(r) < points.count ? points.warmth[h * points.padded + n + tile.row(r)] : 1.0f;
+                            inverse_temperature[r] = n + tile.row(r) < points.count ? points.inverse_temperature[h * points.padded + n + tile.row(r)] : 1.0f;
                     }
                     for_each_16_slices<1>(block, S, rows_of_table, tables, [&](int s, int row) {
                         weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s, row);
@@ -276,18 +276,18 @@ struct PointGradients {
                             const float logit = w[p].v[r][c];
                             v = power_of_2(logit - log_sum[p][r]) * (v - mean[p][r]);
                             if (Warm) {
-                                of_warmth[r] += s + tile.col(c) < S ? v * logit : 0.0f;
-                                v *= warmth[r];
+                                of_inverse_temperature[r] += s + tile.col(c) < S ? v * logit : 0.0f;
+                                v *= inverse_temperature[r];
                             }
                         });
                         as_left(left, g);
                         add_to_found(left, tables.slices + row * kLineX);
                     });
                     if (Warm) {
-                        tile.sum_over_cols(of_warmth);
+                        tile.sum_over_cols(of_inverse_temperature);
                         TILE_UNROLL
-                        for (int r = 0; r < Tile::kRows; ++r) of_warmth[r] *= kLn2 / warmth[r];
-                        tile.store_rows(of.warmth_gradient + h * points.padded + n, of_warmth);
+                        for (int r = 0; r < Tile::kRows; ++r) of_inverse_temperature[r] *= kLn2 / inverse_temperature[r];
+                        tile.store_rows(of.warmth_gradient + h * points.padded + n, of_inverse_temperature);
                     }
                 }
                 store_found(2, kLn2, of.x_gradient);
@@ -396,14 +396,14 @@ struct SliceWeightGradients {
                 typename Tile::A left[kBlocks];
                 TILE_UNROLL
                 for (int b = 0; b < kBlocks; ++b) {
-                    if (Warm) warm_columns(tile, w[b], points, h, n, block.chunk * SC + b * 16);
+                    if (Warm) scale_columns_by_temperature(tile, w[b], points, h, n, block.chunk * SC + b * 16);
                     TILE_UNROLL
                     for (int r = 0; r < Tile::kRows; ++r) {
                         TILE_UNROLL
                         for (int c = 0; c < Tile::kCols; ++c) {
                             float& v = g[b].v[r][c];
                             v = power_of_2(w[b].v[r][c] - log_sum[c]) * (v - mean[c]);
-                            if (Warm && n + tile.col(c) < points.count) v *= points.warmth[h * points.padded + n + tile.col(c)];
+                            if (Warm && n + tile.col(c) < points.count) v *= points.inverse_temperature[h * points.padded + n + tile.col(c)];
                             totals[b][r] += v;
                         }
                     }

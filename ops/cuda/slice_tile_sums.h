@@ -65,7 +65,7 @@ struct SliceSums {
                 }
                 if (Warm) {
                     TILE_UNROLL
-                    for (int b = 0; b < kBlocks; ++b) warm_columns(tile, w[b], points, h, n, first_slice + b * 16);
+                    for (int b = 0; b < kBlocks; ++b) scale_columns_by_temperature(tile, w[b], points, h, n, first_slice + b * 16);
                 }
                 float log_sum[Tile::kCols];
                 if (FindLogSums) {

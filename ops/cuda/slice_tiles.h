@@ -2,7 +2,7 @@
 // Slice attention of one head over all points of a shard, one pass over the points for each kernel, on fragments of 16
 // x 16 numbers (tensor_tile.h).
 //
-//     w[n, s] = softmax over s of (x[n, :] . slices[s, :] + bias[s] + noise[n, s]) * warmth[n]
+//     w[n, s] = softmax over s of (x[n, :] . slices[s, :] + bias[s] + noise[n, s]) * inverse_temperature[n]
 //
 // The weights w are not stored but computed again from log_sums.
 //
@@ -34,9 +34,9 @@ template <class T>
 struct Points {
     const T* x;  ///< (points, H, D); consecutive points are `x_stride` numbers apart
     std::int64_t x_stride;
-    const float* slices;  ///< (H, S, D), temperature included
-    const float* bias;    ///< (H, S)
-    const float* warmth;  ///< (H, padded points), inverse temperatures of points; null: 1
+    const float* slices;               ///< (H, S, D), temperature included
+    const float* bias;                 ///< (H, S)
+    const float* inverse_temperature;  ///< (H, padded points), inverse temperatures of points; null: 1
     /// (points, H, S), added to the logits before the division by a point's temperature; null: 0.
     const float* noise;
     float* log_sums;             ///< (H, padded points), base 2
@@ -248,38 +248,38 @@ TILE_BOTH constexpr int shared_of_parts(int team, int otherwise)
 /// Adds the points' noise to logits, and divides them by the points' temperatures. Slices (from s on) are rows, points
 /// (from n on) columns.
 template <class Tile, class T>
-TILE_FN void warm_columns(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
+TILE_FN void scale_columns_by_temperature(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
 {
     TILE_UNROLL
     for (int c = 0; c < Tile::kCols; ++c) {
         const std::int64_t point = n + tile.col(c);
         if (point >= points.count) continue;
-        const float warmth = points.warmth[h * points.padded + point];
+        const float inverse_temperature = points.inverse_temperature[h * points.padded + point];
         TILE_UNROLL
         for (int r = 0; r < Tile::kRows; ++r) {
             const int slice = s + tile.row(r);
             const float noise =
                 points.noise && slice < points.num_slices ? points.noise[(point * points.heads + h) * points.num_slices + slice] * kLog2E : 0.0f;
-            logits.v[r][c] = (logits.v[r][c] + noise) * warmth;
+            logits.v[r][c] = (logits.v[r][c] + noise) * inverse_temperature;
         }
     }
 }
 
-/// `warm_columns` for points as rows and slices as columns.
+/// `scale_columns_by_temperature` for points as rows and slices as columns.
 template <class Tile, class T>
-TILE_FN void warm_rows(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
+TILE_FN void scale_rows_by_temperature(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
 {
     TILE_UNROLL
     for (int r = 0; r < Tile::kRows; ++r) {
         const std::int64_t point = n + tile.row(r);
         if (point >= points.count) continue;
-        const float warmth = points.warmth[h * points.padded + point];
+        const float inverse_temperature = points.inverse_temperature[h * points.padded + point];
         TILE_UNROLL
         for (int c = 0; c < Tile::kCols; ++c) {
             const int slice = s + tile.col(c);
             const float noise =
                 points.noise && slice < points.num_slices ? points.noise[(point * points.heads + h) * points.num_slices + slice] * kLog2E : 0.0f;
-            logits.v[r][c] = (logits.v[r][c] + noise) * warmth;
+            logits.v[r][c] = (logits.v[r][c] + noise) * inverse_temperature;
         }
     }
 }
@@ -339,7 +339,7 @@ TILE_FN void logits_of(const Tile& tile, typename Tile::Acc (&l)[P], const LeftR
     }
     if (Warm) {
         TILE_UNROLL
-        for (int p = 0; p < P; ++p) warm_rows(tile, l[p], points, h, n + 16 * p, s);
+        for (int p = 0; p < P; ++p) scale_rows_by_temperature(tile, l[p], points, h, n + 16 * p, s);
     }
 }
 

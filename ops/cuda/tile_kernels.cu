@@ -24,7 +24,7 @@ void find_log_sums(const CudaExecutor& executor, const TilePoints& points)
     by_math(points.math, [&](auto math_type) { find_log_sums_by<decltype(math_type)::value>(CudaLauncher(executor), points); });
 }
 
-void bring_from_slices(const CudaExecutor& executor, const TilePoints& points, const float* states, const TileRows& y)
+void deslice_rows(const CudaExecutor& executor, const TilePoints& points, const float* states, const TileRows& y)
 {
     by_math(points.math, [&](auto math_type) { bring_from_slices_by<decltype(math_type)::value>(CudaLauncher(executor), points, states, y); });
 }

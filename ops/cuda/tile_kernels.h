@@ -21,22 +21,22 @@ struct TileRows {
 /// Slice attention of the points of one sample. The weights of a point, a softmax over slices, are computed again from
 /// `log_sums` in each pass:
 ///
-///     w[n, h, s] = softmax over s of (x[n, h, :] . slices[h, s, :] + bias[h, s] + noise[n, h, s]) * warmth[h, n]
+///     w[n, h, s] = softmax over s of (x[n, h, :] . slices[h, s, :] + bias[h, s] + noise[n, h, s]) * inverse_temperature[h, n]
 struct TilePoints {
     TileMath math;
-    TileRows x;           ///< (points, H D)
-    const float* slices;  ///< (H, S, D)
-    const float* bias;    ///< (H, S)
-    const float* warmth;  ///< (H, padded points): inverse temperatures of points; null: 1
-    const float* noise;   ///< (points, H, S), only with `warmth`; null: 0
-    float* log_sums;      ///< (H, padded points), base 2
+    TileRows x;                        ///< (points, H D)
+    const float* slices;               ///< (H, S, D)
+    const float* bias;                 ///< (H, S)
+    const float* inverse_temperature;  ///< (H, padded points): inverse temperatures of points; null: 1
+    const float* noise;                ///< (points, H, S), only with `inverse_temperature`; null: 0
+    float* log_sums;                   ///< (H, padded points), base 2
     std::int64_t count;
     int heads, num_slices, head_dim;  ///< head_dim: a multiple of 8, at most kMaxTileHead
 };
 
-inline constexpr int kMaxTileHead = 128, kMaxWarmTileHead = 64;  // kMaxWarmTileHead applies with `warmth`
+inline constexpr int kMaxTileHead = 128, kMaxWarmTileHead = 64;  // kMaxWarmTileHead applies with `inverse_temperature`
 
-/// Number of points in one row of `log_sums` and `warmth`.
+/// Number of points in one row of `log_sums` and `inverse_temperature`.
 constexpr std::int64_t padded_points(std::int64_t count)
 {
     return (count + 31) / 32 * 32;
@@ -95,7 +95,7 @@ struct GeluGradient {
     void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums, float* sums);                                           \
     void find_log_sums(const Executor&, const TilePoints&);                                                                                                    \
     /* y[n, h, :] = sum over s of w[n, h, s] states[h, s, :] */                                                                                                \
-    void bring_from_slices(const Executor&, const TilePoints&, const float* states, const TileRows& y);                                                        \
+    void deslice_rows(const Executor&, const TilePoints&, const float* states, const TileRows& y);                                                             \
     /* Gradients of points, and of slices and their bias together: (H, S, D + 1). */                                                                           \
     void find_slice_gradients(const Executor&, const TilePoints&, const TileGradients&, float* slice_gradients);                                               \
     /* Adds to the totals' column of sums_gradient (H, S, D + 1) what rounding states and sums_gradient in products does to the gradients of weights, on */    \

@@ -15,7 +15,7 @@ void find_log_sums(const HostExecutor& executor, const TilePoints& points)
     by_math(points.math, [&](auto math_type) { find_log_sums_by<decltype(math_type)::value>(HostLauncher(executor), points); });
 }
 
-void bring_from_slices(const HostExecutor& executor, const TilePoints& points, const float* states, const TileRows& y)
+void deslice_rows(const HostExecutor& executor, const TilePoints& points, const float* states, const TileRows& y)
 {
     by_math(points.math, [&](auto math_type) { bring_from_slices_by<decltype(math_type)::value>(HostLauncher(executor), points, states, y); });
 }

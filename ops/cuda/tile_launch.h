@@ -24,19 +24,8 @@ namespace meshard::tiles {
 template <class T>
 Points<T> points_of(const TilePoints& p)
 {
-    return {static_cast<const T*>(p.x.rows),
-            p.x.stride,
-            p.slices,
-            p.bias,
-            p.warmth,
-            p.noise,
-            p.log_sums,
-            p.count,
-            padded_points(p.count),
-            p.heads,
-            p.num_slices,
-            p.head_dim,
-            padded_slices(p.num_slices)};
+    return {static_cast<const T*>(p.x.rows), p.x.stride, p.slices,     p.bias,     p.inverse_temperature,      p.noise, p.log_sums, p.count,
+            padded_points(p.count),          p.heads,    p.num_slices, p.head_dim, padded_slices(p.num_slices)};
 }
 
 template <class T>
@@ -82,7 +71,7 @@ void with_head(const TilePoints& points, const Work& work)
 {
     const int head_dim = points.head_dim;
     if (head_dim % 8 != 0 || head_dim < 8 || head_dim > kMaxTileHead) throw std::logic_error("heads of slice kernels have 8, 16, 24 ... 128 channels");
-    if (points.warmth) {
+    if (points.inverse_temperature) {
         if (head_dim > kMaxWarmTileHead) throw std::logic_error("slice kernels for points with temperatures have heads of at most 64 channels");
         if (head_dim <= 32) return work(std::integral_constant<int, 32>(), std::true_type());
         return work(std::integral_constant<int, 64>(), std::true_type());

@@ -23,15 +23,15 @@ struct LayerPoints {
     /// (n, 2 I): x_mid, then features; with temperatures of points one (n, I) for both.
     at::Tensor projected;
     at::Tensor noise;  ///< (n, H, S) of float
-    /// (n H, D), with temperatures of points: a leaf of the graph that ends in `warmth`.
+    /// (n H, D), with temperatures of points: a leaf of the graph that ends in `inverse_temperature`.
     at::Tensor temperature_input;
-    at::Tensor warmth;                    ///< (n, H) of float
-    std::vector<at::Tensor> temperature;  ///< leaves of that graph: the weights that compute temperatures
-    std::vector<at::Tensor> warm_rows;    ///< for each range (H, padded points), as kernels read it
-    std::vector<at::Tensor> log_sums;     ///< for each range
-    at::Tensor mixed;                     ///< (n, I): states gathered at the points
-    NormalRows residual;                  ///< state of the second norm
-    at::Tensor hidden, active;            ///< (n, R): before and after the activation
+    at::Tensor inverse_temperature;                     ///< (n, H) of float
+    std::vector<at::Tensor> temperature;                ///< leaves of that graph: the weights that compute temperatures
+    std::vector<at::Tensor> scale_rows_by_temperature;  ///< for each range (H, padded points), as kernels read it
+    std::vector<at::Tensor> log_sums;                   ///< for each range
+    at::Tensor mixed;                                   ///< (n, I): states gathered at the points
+    NormalRows residual;                                ///< state of the second norm
+    at::Tensor hidden, active;                          ///< (n, R): before and after the activation
     /// Parameter of an activation other than gelu; like `hidden` a leaf of the graph that ends in `active`.
     at::Tensor parameter;
     NormalRows last;  ///< state of the norm before the head

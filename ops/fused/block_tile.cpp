@@ -143,7 +143,7 @@ const T* BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& 
     const auto* x_mid = kept.x_mid + head * D * n;
     multiply(kGiven, kGiven, S, n, D, weights.slices.weight + head * S * D, D, x_mid, n, {.to_rows = weights.slices.bias + head * S}, w, n);
     if (shape_.point_temperature) {
-        find_temperatures(weights, x_mid, head, n);
+        compute_temperatures(weights, x_mid, head, n);
         if (kept.noise.draw) add_rows(w, logits, S, n);
         divide_rows(w, temperature_, S, n);
         std::copy_n(w, S * n, logits);
@@ -153,7 +153,7 @@ const T* BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& 
 }
 
 template <class T>
-void BlockTile<T>::find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n)
+void BlockTile<T>::compute_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     multiply(kGiven, kGiven, S, n, D, weights.temperature_hidden.weight, D, x_mid, n, {.to_rows = weights.temperature_hidden.bias}, before_, n);
@@ -171,7 +171,7 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     const auto* logits = logits_ + head * S * n;
-    find_temperatures(weights, x_mid, head, n);
+    compute_temperatures(weights, x_mid, head, n);
     divide_rows(logits_gradient, temperature_, S, n);
     // The gradients of a point's logits sum to zero, so that the same number can be subtracted from all its logits; the
     // largest one gives the least rounding.
@@ -235,7 +235,7 @@ void BlockTile<T>::add_slice_sums(const Weights& weights, const T* x, std::int64
 }
 
 template <class T>
-void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result)
+void BlockTile<T>::second_half(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden, O = shape_.outputs;
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
@@ -275,8 +275,8 @@ const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, 
 }
 
 template <class T>
-void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
-                                       T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients)
+void BlockTile<T>::second_half_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
+                                        T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden;
     const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;  // (n, C)

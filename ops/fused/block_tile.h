@@ -83,14 +83,14 @@ public:
 
     /// Second half: computes `result` (n, C) or (n, O), which may be x, from x, x_mid and `states` (H, S, D); fills
     /// mixed, residual, hidden and last. If `result` is null, it only fills these.
-    void bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result);
+    void second_half(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result);
 
     /// Backward of the second half: computes `x_gradient` (n, C) and `mixed_gradient` (I, n) from the result's
     /// gradient; adds to `states_gradient` (H, S, D) and, unless null, to the weights' gradients.
-    void bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
-                             T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
+    void second_half_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
+                              T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
 
-    /// Computes `mixed_gradient` again from the `x_gradient` that `bring_back_backward` wrote.
+    /// Computes `mixed_gradient` again from the `x_gradient` that `second_half_backward` wrote.
     void mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const;
 
     /// Backward of the first half, and of the softmax for both halves: adds to `x_gradient` and, unless null, to the weights' gradients.
@@ -105,7 +105,7 @@ private:
     const T* features(const BlockActivations<T>& kept) const { return shape_.point_temperature ? kept.x_mid : kept.features; }
     /// The weights of a head's slices, (S, n), valid until the next call. Heads must be in ascending order: the first one draws the noise of all.
     const T* weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n);
-    void find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
+    void compute_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
     void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
                                BlockGradients<T>* gradients);
     const T* backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients);

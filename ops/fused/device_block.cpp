@@ -100,7 +100,7 @@ at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weig
             again.log_sums = std::move(points.log_sums);
             points = std::move(again);
         }
-        const auto found = layer_.bring_back(points, rows(x_, ranges), call_.slices->states(), record);
+        const auto found = layer_.second_half(points, rows(x_, ranges), call_.slices->states(), record);
         if (is_whole) {
             result = found.view({x_.size(0), x_.size(1), found.size(1)});
         } else {
@@ -133,7 +133,7 @@ BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient
             points = call_.kept;
         } else {
             points = projected(ranges, true);
-            layer_.bring_back(points, rows(x_, ranges), states, /*record=*/true, /*finish=*/false);
+            layer_.second_half(points, rows(x_, ranges), states, /*record=*/true, /*finish=*/false);
         }
         seconds.push_back(layer_.second_backward(points, rows(gradient, ranges)));
         piece_sums.push_back(layer_.sums_of(points, seconds.back().mixed));

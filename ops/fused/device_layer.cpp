@@ -67,9 +67,9 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, con
 
 std::vector<at::Tensor*> LayerPoints::tensors()
 {
-    std::vector<at::Tensor*> all{&input.x_hat,    &input.scales,    &projected, &noise,  &temperature_input, &warmth,     &mixed,
-                                 &residual.x_hat, &residual.scales, &hidden,    &active, &parameter,         &last.x_hat, &last.scales};
-    for (auto* list : {&temperature, &warm_rows, &log_sums})
+    std::vector<at::Tensor*> all{&input.x_hat,    &input.scales,    &projected, &noise,  &temperature_input, &inverse_temperature, &mixed,
+                                 &residual.x_hat, &residual.scales, &hidden,    &active, &parameter,         &last.x_hat,          &last.scales};
+    for (auto* list : {&temperature, &scale_rows_by_temperature, &log_sums})
         for (auto& tensor : *list) all.push_back(&tensor);
     return all;
 }
@@ -123,13 +123,13 @@ LayerPoints DeviceLayer::project(const at::Tensor& x, std::vector<Tile> ranges, 
     points.input = normal_rows(for_kernels(x));
     points.projected = at::addmm(in_.bias, points.input.x_hat, in_.weight.t());
     if (!record) points.input = {};
-    if (shape_.point_temperature) find_temperatures(points, record);
+    if (shape_.point_temperature) compute_temperatures(points, record);
     return points;
 }
 
 /// Computes the points' temperatures t = max(temperature + gelu(out(gelu(hidden(h)))), 0.01) of a head's projected
 /// channels h (Luo et al. 2025, Transolver++, section 3.2) by LibTorch's operators, and records their graph.
-void DeviceLayer::find_temperatures(LayerPoints& points, bool record) const
+void DeviceLayer::compute_temperatures(LayerPoints& points, bool record) const
 {
     const at::AutoGradMode recording(record);
     const auto n = points.projected.size(0), H = shape_.heads;
@@ -141,13 +141,13 @@ void DeviceLayer::find_temperatures(LayerPoints& points, bool record) const
     const auto& w = points.temperature;
     const auto hidden = at::gelu(at::linear(points.temperature_input, w[1].to(type_), w[2].to(type_)));
     const auto added = at::gelu(at::linear(hidden, w[3].to(type_), w[4].to(type_))).view({n, H}).to(w[0].scalar_type());
-    points.warmth = (added + w[0]).clamp_min(kMinPointTemperature).reciprocal();
+    points.inverse_temperature = (added + w[0]).clamp_min(kMinPointTemperature).reciprocal();
     for (const auto& range : points.ranges)
-        points.warm_rows.push_back(
-            at::constant_pad_nd(rows_of_range(points.warmth.detach(), range).t(), {0, padded_points(range.count) - range.count}).contiguous());
+        points.scale_rows_by_temperature.push_back(
+            at::constant_pad_nd(rows_of_range(points.inverse_temperature.detach(), range).t(), {0, padded_points(range.count) - range.count}).contiguous());
     if (record) return;
     points.temperature_input.reset();
-    points.warmth.reset();
+    points.inverse_temperature.reset();
     points.temperature.clear();
 }
 
@@ -158,7 +158,7 @@ SlicePoints DeviceLayer::slices_of(const LayerPoints& points, std::size_t i) con
     return {x,
             slices_,
             weights_.slices.bias,
-            points.warm_rows.empty() ? at::Tensor() : points.warm_rows[i],
+            points.scale_rows_by_temperature.empty() ? at::Tensor() : points.scale_rows_by_temperature[i],
             points.noise.defined() ? rows_of_range(points.noise, range) : at::Tensor(),
             points.log_sums[i]};
 }
@@ -196,7 +196,7 @@ at::Tensor DeviceLayer::activated(LayerPoints& points, bool record) const
     return shape_.activation->value(points.hidden, points.parameter.defined() ? points.parameter.to(type_) : points.parameter);
 }
 
-at::Tensor DeviceLayer::bring_back(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record, bool finish) const
+at::Tensor DeviceLayer::second_half(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record, bool finish) const
 {
     auto mixed = at::empty({points.projected.size(0), shape_.heads * width_}, points.projected.options());
     for (std::size_t i = 0; i < points.ranges.size(); ++i) {
@@ -276,10 +276,10 @@ DeviceLayer::Second DeviceLayer::second_backward(LayerPoints& points, const at::
     add(found_.mlp_out.bias, mlp_out_sums);
     add(found_.out.bias, out_sums);
     add_product(found_.out.weight, x, points.mixed);
-    return half_way(x);
+    return second_gradients(x);
 }
 
-DeviceLayer::Second DeviceLayer::half_way(const at::Tensor& x) const
+DeviceLayer::Second DeviceLayer::second_gradients(const at::Tensor& x) const
 {
     return {x, at::mm(x, out_.t())};
 }
@@ -292,12 +292,12 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
     auto of_x = of_projected.narrow(1, 0, inner);
     auto of_features = shape_.point_temperature ? at::empty_like(of_projected) : of_projected.narrow(1, inner, inner);
     const auto features = features_of(points);
-    std::vector<at::Tensor> of_warmth;
+    std::vector<at::Tensor> of_inverse_temperature;
     if (points.ranges.empty()) {  // this rank has no samples
         add(found_.slices.weight, at::zeros_like(weights_.slices.weight));
         add(found_.slices.bias, at::zeros_like(weights_.slices.bias));
         add(found_.in.bias, at::zeros_like(projection_.bias));
-        of_warmth.push_back(at::zeros({0, shape_.heads}, slices_.options()));
+        of_inverse_temperature.push_back(at::zeros({0, shape_.heads}, slices_.options()));
     }
     for (std::size_t i = 0; i < points.ranges.size(); ++i) {
         const auto& range = points.ranges[i];
@@ -308,7 +308,7 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
         add(found_.slices.weight, found.slices.narrow(2, 0, shape_.head_dim));
         add(found_.slices.bias, found.bias);
         if (shape_.point_temperature) {
-            of_warmth.push_back(found.warmth.narrow(1, 0, range.count).t());
+            of_inverse_temperature.push_back(found.inverse_temperature.narrow(1, 0, range.count).t());
         } else {
             // (H, 1, S): weights of all points here.
             const auto totals = state_sums[static_cast<std::int64_t>(i)].select(2, shape_.head_dim).unsqueeze(1);
@@ -319,7 +319,7 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
         of_projected.add_(of_features);
         auto inputs = points.temperature;
         inputs.push_back(points.temperature_input);
-        const auto found = gradients_of({points.warmth}, inputs, {at::cat(of_warmth)});
+        const auto found = gradients_of({points.inverse_temperature}, inputs, {at::cat(of_inverse_temperature)});
         for (std::size_t i = 0; i < points.temperature.size(); ++i) {
             found_.temperature.resize(points.temperature.size());
             add(found_.temperature[i], found[i]);

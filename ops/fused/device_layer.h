@@ -47,7 +47,7 @@ public:
     /// Second half: gathers the states (B, H, S, D) at the points and computes MLP and head. Returns the result, (n, C)
     /// of the points' type or (n, O) of the weights' type. Without `record` it leaves nothing for backward in `points`;
     /// without `finish` it does not compute the result.
-    at::Tensor bring_back(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record, bool finish = true) const;
+    at::Tensor second_half(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record, bool finish = true) const;
 
     struct Second {
         at::Tensor x, mixed;  ///< gradients of x (n, C), and of the states gathered at the points (n, I)
@@ -55,7 +55,7 @@ public:
     Second second_backward(LayerPoints& points, const at::Tensor& result_gradient);
 
     /// Restores the result of `second_backward` from its gradient of x.
-    Second half_way(const at::Tensor& x) const;
+    Second second_gradients(const at::Tensor& x) const;
 
     /// Backward of the first half.
     /// @param state_sums      for this rank's points, the result of `sums_of` for the gradient `mixed`
@@ -68,7 +68,7 @@ public:
     BlockWeights<at::Tensor> weight_gradients() const;
 
 private:
-    void find_temperatures(LayerPoints& points, bool record) const;
+    void compute_temperatures(LayerPoints& points, bool record) const;
     SlicePoints slices_of(const LayerPoints& points, std::size_t range) const;
     at::Tensor features_of(const LayerPoints& points) const;
     at::Tensor activated(LayerPoints& points, bool record) const;

@@ -60,7 +60,7 @@ LayerPoints DeviceStreamPasses::project(std::int64_t layer, const at::Tensor& x,
 at::Tensor DeviceStreamPasses::output(std::int64_t layer, const at::Tensor& x, const Tile& tile) const
 {
     auto points = project(layer, x, tile, false);
-    return layers_[layer].bring_back(points, x, states_[layer], false);
+    return layers_[layer].second_half(points, x, states_[layer], false);
 }
 
 /// A layer's input at a tile's points, computed from the nearest kept input before it.
@@ -72,14 +72,14 @@ at::Tensor DeviceStreamPasses::input(std::int64_t layer, const Tile& tile) const
     return x;
 }
 
-void DeviceStreamPasses::go_to_first()
+void DeviceStreamPasses::start_first_layer()
 {
     x_ = at::empty({points_.size(0), points_.size(1), model_.blocks.front().shape.channels}, points_.options().dtype(type_));
     for (const auto& tile : tiles_) rows(x_, tile).copy_(begin(rows(points_, tile), tile));
 }
 
 /// Replaces the input of a layer by that of the next one.
-void DeviceStreamPasses::go_to_next(std::int64_t layer)
+void DeviceStreamPasses::advance_layer(std::int64_t layer)
 {
     for (const auto& tile : tiles_) {
         const auto x = rows(x_, tile);
@@ -92,7 +92,7 @@ std::vector<SliceStates> DeviceStreamPasses::find_states(const SpecPtr& rows_of_
     const at::NoGradGuard no_grad;
     const auto no_autocast = without_autocast();
     std::vector<SliceStates> slices;
-    go_to_first();
+    start_first_layer();
     for (std::int64_t l = 0; l < num_layers(); ++l) {
         const auto& block = model_.blocks[l];
         auto sums = at::zeros({points_.size(0), block.shape.heads, block.shape.slices, block.shape.head_dim + 1}, block.weights.norm1.weight.options());
@@ -102,7 +102,7 @@ std::vector<SliceStates> DeviceStreamPasses::find_states(const SpecPtr& rows_of_
         }
         slices.emplace_back(sums, points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows_of_points, record);
         states_.push_back(slices.back().states());
-        if (l + 1 < num_layers()) go_to_next(l);
+        if (l + 1 < num_layers()) advance_layer(l);
     }
     return slices;
 }
@@ -113,8 +113,8 @@ at::Tensor DeviceStreamPasses::result()
     const auto no_autocast = without_autocast();
     const auto top = num_layers() - 1;
     if (!x_.defined()) {
-        go_to_first();
-        for (std::int64_t l = 0; l < top; ++l) go_to_next(l);
+        start_first_layer();
+        for (std::int64_t l = 0; l < top; ++l) advance_layer(l);
     }
     const auto result = at::empty({points_.size(0), points_.size(1), model_.blocks[top].shape.out_channels()}, points_.options());
     for (const auto& tile : tiles_) rows(result, tile).copy_(output(top, rows(x_, tile), tile));
@@ -136,7 +136,7 @@ void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates
         const auto x = rows(x_, tile), gradient = rows(gradient_, tile);
         x.copy_(input(layer, tile));
         auto points = project(layer, x, tile, true);
-        here.bring_back(points, x, states, /*record=*/true, /*finish=*/false);
+        here.second_half(points, x, states, /*record=*/true, /*finish=*/false);
         const auto second = here.second_backward(points, is_top ? rows(result_gradient, tile) : gradient);
         tile_sums.push_back(here.sums_of(points, second.mixed));
         state_sums[tile.sample].add_(tile_sums.back()[0].narrow(2, 0, model_.blocks[layer].shape.head_dim));
@@ -160,7 +160,7 @@ void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates
             again.log_sums = std::move(kept[i].log_sums);
             kept[i] = std::move(again);
         }
-        gradient.copy_(here.first_backward(kept[i], states, of_slices.sums, tile_sums[i], here.half_way(gradient)));
+        gradient.copy_(here.first_backward(kept[i], states, of_slices.sums, tile_sums[i], here.second_gradients(gradient)));
         kept[i] = LayerPoints();
     }
 }
@@ -174,9 +174,9 @@ StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& sli
     for (const auto& layer : slices) states_.push_back(layer.states());
 
     const auto top = num_layers() - 1;
-    go_to_first();
+    start_first_layer();
     for (std::int64_t l = 1; l <= top / kStreamLayersApart * kStreamLayersApart; ++l) {
-        go_to_next(l - 1);
+        advance_layer(l - 1);
         if (l % kStreamLayersApart == 0) inputs_.push_back(x_.clone());
     }
     gradient_ = at::empty_like(x_);

@@ -47,8 +47,8 @@ private:
     LayerPoints project(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record) const;
     at::Tensor output(std::int64_t layer, const at::Tensor& x, const Tile& tile) const;
     at::Tensor input(std::int64_t layer, const Tile& tile) const;
-    void go_to_first();
-    void go_to_next(std::int64_t layer);
+    void start_first_layer();
+    void advance_layer(std::int64_t layer);
     void backward_of_layer(std::int64_t layer, const SliceStates& slices, const at::Tensor& result_gradient, std::vector<at::Tensor>& of_attention);
 
     at::Tensor points_;

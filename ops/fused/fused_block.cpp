@@ -81,7 +81,7 @@ public:
             auto* result_here = rows_or_room(result, tile, worker.result.get());
             if (!kept_.defined()) worker.tile.project(weights_, x, tile.count, activations_here);
             recall(tile, worker, 0, inner);
-            worker.tile.bring_back(weights_, x, sample_of<T>(states, tile), tile.count, activations_here, result_here);
+            worker.tile.second_half(weights_, x, sample_of<T>(states, tile), tile.count, activations_here, result_here);
             keep(tile, worker, shape.projected(), all);
             write_rows(result_here, tile, result);
         });
@@ -112,11 +112,11 @@ public:
             } else {
                 const auto *x = read_rows(x_, tile, worker.x.get()), *states_here = sample_of<T>(states, tile);
                 worker.tile.project(weights_, x, tile.count, activations_here);
-                worker.tile.bring_back(weights_, x, states_here, tile.count, activations_here, nullptr);
+                worker.tile.second_half(weights_, x, states_here, tile.count, activations_here, nullptr);
             }
             auto* x_gradient_here = rows_or_room(x_gradient, tile, worker.x_gradient.get());
-            worker.tile.bring_back_backward(weights_, tile.count, activations_here, read_rows(g, tile, worker.result.get()), x_gradient_here,
-                                            mixed_here(tile, worker), worker.sums.data() + tile.sample * num_states, &worker.gradients);
+            worker.tile.second_half_backward(weights_, tile.count, activations_here, read_rows(g, tile, worker.result.get()), x_gradient_here,
+                                             mixed_here(tile, worker), worker.sums.data() + tile.sample * num_states, &worker.gradients);
             write_rows(x_gradient_here, tile, x_gradient);
         });
         auto of_slices = call_.slices->backward(total_of(threads, shape.head_dim));

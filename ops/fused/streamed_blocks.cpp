@@ -159,7 +159,7 @@ public:
                     else
                         block_tile(worker, l - 1).project(weights_[l - 1], x_here, tile.count, here);
                     block_tile(worker, l - 1)
-                        .bring_back(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here, l < num_layers() ? x_here : rows_to<T>(result, tile));
+                        .second_half(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here, l < num_layers() ? x_here : rows_to<T>(result, tile));
                 }
                 if (l == num_layers()) return;
                 here.noise = noise(l, tile);
@@ -182,7 +182,7 @@ public:
             const auto* x = run_to(l, tile, worker);
             const auto here = kept(worker, l, tile);
             worker.last.project(weights_[l], x, tile.count, here);
-            worker.last.bring_back(weights_[l], x, state(l, tile), tile.count, here, rows_to<T>(result, tile));
+            worker.last.second_half(weights_[l], x, state(l, tile), tile.count, here, rows_to<T>(result, tile));
         });
         return result;
     }
@@ -253,7 +253,7 @@ private:
         for (std::int64_t k = 0; k < layer; ++k) {
             const auto here = kept(worker, k, tile);
             worker.inner.project(weights_[k], worker.x(k), tile.count, here);
-            worker.inner.bring_back(weights_[k], worker.x(k), state(k, tile), tile.count, here, worker.x(k + 1));
+            worker.inner.second_half(weights_[k], worker.x(k), state(k, tile), tile.count, here, worker.x(k + 1));
         }
         return worker.x(layer);
     }
@@ -279,13 +279,13 @@ private:
         const auto n = tile.count, top = num_layers() - 1;
         run_to(top, tile, worker);
         worker.last.project(weights_[top], worker.x(top), n, kept(worker, top, tile));
-        worker.last.bring_back(weights_[top], worker.x(top), state(top, tile), n, kept(worker, top, tile), nullptr);
+        worker.last.second_half(weights_[top], worker.x(top), state(top, tile), n, kept(worker, top, tile), nullptr);
 
         const T* g = rows_of<T>(result_gradient, tile);
         for (auto k = top; k > layer; --k) {
             auto& block = block_tile(worker, k);
             const auto here = kept(worker, k, tile);
-            block.bring_back_backward(weights_[k], n, here, g, worker.x_gradient(k), worker.mixed_gradient(), nullptr, nullptr);
+            block.second_half_backward(weights_[k], n, here, g, worker.x_gradient(k), worker.mixed_gradient(), nullptr, nullptr);
             block.project_both(weights_[k], worker.x(k), n, here);
             block.add_slice_sums_backward(weights_[k], worker.x(k), state(k, tile), sample_of<T>(sums_gradients_[k], tile), n, here, worker.mixed_gradient(),
                                           worker.x_gradient(k), k == layer + 1 ? &worker.gradients[k] : nullptr);
@@ -294,8 +294,8 @@ private:
         if (layer >= 0) {
             const auto& shape = model_.blocks[layer].shape;
             block_tile(worker, layer)
-                .bring_back_backward(weights_[layer], n, kept(worker, layer, tile), g, worker.x_gradient(layer), worker.mixed_gradient(),
-                                     worker.sums.data() + tile.sample * shape.heads * shape.slices * shape.head_dim, &worker.gradients[layer]);
+                .second_half_backward(weights_[layer], n, kept(worker, layer, tile), g, worker.x_gradient(layer), worker.mixed_gradient(),
+                                      worker.sums.data() + tile.sample * shape.heads * shape.slices * shape.head_dim, &worker.gradients[layer]);
             return;
         }
         auto& of_mlp = worker.mlp_gradients;

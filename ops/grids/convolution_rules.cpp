@@ -256,7 +256,7 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
 /// Returns whether weights are whole and at most samples are cut (an axis of one rank cuts nothing, whatever its
 /// layout): the operator itself then computes everything, with the same shapes on every rank except for the number of
 /// samples.
-bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
+bool is_cut_by_samples_only(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
 {
     if (!is_sharded(input) || spec_of(input)->has_partial()) return false;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
@@ -292,7 +292,7 @@ SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor
 void convolution(RuleCall& call)
 {
     const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
-    if (lies_by_samples(call, input, {1, 2})) {
+    if (is_cut_by_samples_only(call, input, {1, 2})) {
         call.make_local();
         auto output = call.run_local()[0].toTensor();
         const auto spec = output_spec(call, spec_of(input), output);

@@ -36,7 +36,7 @@ at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
 /// Every rank computes the whole; on devices in a fixed order.
 bool gather_whole(RuleCall& call)
 {
-    const auto form = lies_on_device(call) ? find_fixed_order(call.name()) : nullptr;
+    const auto form = is_on_device(call) ? find_fixed_order(call.name()) : nullptr;
     const bool is_cut = any_cut(call);
     if (call.is_random() || (!is_cut && !form)) return false;
     call.reduce(call.tensors());

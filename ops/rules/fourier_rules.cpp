@@ -28,7 +28,7 @@ void transform(RuleCall& call)
     if (dims.empty() || tensor.numel() == 0) return gathered_rule(call);
     for (auto& dim : dims) dim = from_front(dim, tensor.dim());
     call.reduce({tensor});
-    const auto before = layouts_of(call, tensor), during = cuts_beside(call, tensor, dims);
+    const auto before = layouts_of(call, tensor), during = layouts_off_dims(call, tensor, dims);
     const auto local = local_of(with_layouts(call, tensor, during));
     const auto spec = call.spec(during);
     if (local.numel() == 0) {

@@ -39,7 +39,7 @@ at::Tensor of_all_channels(const RuleCall& call, const Groups& g, const at::Tens
 }
 
 /// (local N, C) to (local N, local C, 1, ...)
-at::Tensor meet_input(const RuleCall& call, const Groups& g, const at::Tensor& by_channel, std::int64_t num_dims)
+at::Tensor broadcast_to_input(const RuleCall& call, const Groups& g, const at::Tensor& by_channel, std::int64_t num_dims)
 {
     const auto local = local_of(with_layouts(call, wrap(by_channel, call.spec(g.sample_axes)), replaced(g.axes, g.positions, {})));
     auto shape = local.sizes().vec();
@@ -82,9 +82,9 @@ void group_norm(RuleCall& call)
     };
     auto scale = by_channel(inverse);
     if (weight.defined()) scale = scale * whole_vector(call, weight, at::kDouble);
-    auto y = x.to(type) - meet_input(call, g, by_channel(mean), x.dim()).to(type);
-    y.mul_(meet_input(call, g, scale, x.dim()).to(type));
-    if (bias.defined()) y.add_(meet_input(call, g, whole_vector(call, bias, type).expand({g.samples, g.channels}), x.dim()));
+    auto y = x.to(type) - broadcast_to_input(call, g, by_channel(mean), x.dim()).to(type);
+    y.mul_(broadcast_to_input(call, g, scale, x.dim()).to(type));
+    if (bias.defined()) y.add_(broadcast_to_input(call, g, whole_vector(call, bias, type).expand({g.samples, g.channels}), x.dim()));
     const auto spec = call.spec(g.sample_axes);
     call.finish({wrap(y.to(input.scalar_type()), call.spec(g.axes)), wrap(mean.squeeze(2).to(type), spec), wrap(inverse.squeeze(2).to(type), spec)});
 }
@@ -109,7 +109,7 @@ void group_norm_backward(RuleCall& call)
     };
     const auto mean = local_of(with_layouts(call, call.tensor(2), g.sample_axes)).to(type),
                inverse = local_of(with_layouts(call, call.tensor(3), g.sample_axes)).to(type);
-    const auto h = (x - meet_input(call, g, by_channel(mean), num_dims)) * meet_input(call, g, by_channel(inverse), num_dims);
+    const auto h = (x - broadcast_to_input(call, g, by_channel(mean), num_dims)) * broadcast_to_input(call, g, by_channel(inverse), num_dims);
 
     auto pair = at::stack({gradient, gradient * h});
     if (!g.positions.empty()) {
@@ -125,9 +125,10 @@ void group_norm_backward(RuleCall& call)
         const auto w = weight.defined() ? whole_vector(call, weight, type) : at::ones({g.channels}, x.options());
         // (2, local N, groups).
         const auto means = (pair * w).reshape({2, g.samples, g.groups, g.channels / g.groups}).sum(3) / g.count;
-        const auto own_w = meet_input(call, g, w.expand({g.samples, g.channels}), num_dims);
-        auto local = gradient * own_w - meet_input(call, g, by_channel(means[0]), num_dims) - h * meet_input(call, g, by_channel(means[1]), num_dims);
-        local = local * meet_input(call, g, by_channel(inverse), num_dims);
+        const auto own_w = broadcast_to_input(call, g, w.expand({g.samples, g.channels}), num_dims);
+        auto local =
+            gradient * own_w - broadcast_to_input(call, g, by_channel(means[0]), num_dims) - h * broadcast_to_input(call, g, by_channel(means[1]), num_dims);
+        local = local * broadcast_to_input(call, g, by_channel(inverse), num_dims);
         grad_input = wrap(local.to(input.scalar_type()), call.spec(g.axes));
     }
     // Sums over samples are pending if samples are cut.

@@ -14,7 +14,8 @@ namespace {
 
 /// Gathers the rows `index` (whole on every rank of `axis`) along `dim` of a tensor that `axis` cuts along it: rows
 /// that this rank holds, zeros for the others.
-at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim, const at::Tensor& index)
+at::Tensor gather_local_rows(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim,
+                             const at::Tensor& index)
 {
     auto shape = local.sizes().vec();
     shape[dim] = index.numel();
@@ -63,7 +64,7 @@ void index_select(RuleCall& call)
     call.reduce({tensor, index});
     const auto rows = local_of(with_layouts(call, index, p.index));
     const auto& local = local_of(tensor);
-    auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
+    auto result = p.row_axis >= 0 ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
     if (p.row_axis < 0 || can_sum(tensor)) return call.finish({wrap(result, call.spec(p.result))});
 
     // A pending sum of integers is reduced at once; only one rank has a value other than zero for each row.
@@ -172,7 +173,8 @@ void index(RuleCall& call)
     shape.insert(shape.end(), rows.sizes().begin(), rows.sizes().end());
     shape.insert(shape.end(), local.sizes().begin() + dim + 1, local.sizes().end());
     const auto flat = rows.reshape({-1});
-    const auto picked = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, flat) : local.index_select(dim, flat);
+    const auto picked =
+        p.row_axis >= 0 ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, flat) : local.index_select(dim, flat);
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 
@@ -244,7 +246,7 @@ void embedding(RuleCall& call)
     const auto& local = local_of(weight);
     shape.push_back(local.size(1));
     const auto flat = rows.reshape({-1});
-    const auto picked = p.row_axis >= 0 ? picked_here(call, local, call.layout(weight, p.row_axis), p.row_axis, 0, flat) : local.index_select(0, flat);
+    const auto picked = p.row_axis >= 0 ? gather_local_rows(call, local, call.layout(weight, p.row_axis), p.row_axis, 0, flat) : local.index_select(0, flat);
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 

@@ -10,7 +10,7 @@ namespace meshard {
 namespace {
 
 /// Converts input and target to one layout: that of the one that is cut.
-SpecPtr bring_in_line(RuleCall& call, std::int64_t input_arg, std::int64_t target_arg)
+SpecPtr align_layouts(RuleCall& call, std::int64_t input_arg, std::int64_t target_arg)
 {
     auto input = call.tensor(input_arg), target = call.tensor(target_arg);
     if (input.sizes() != target.sizes()) {
@@ -33,7 +33,7 @@ void loss(RuleCall& call)
 {
     const auto count = call.tensor(0).numel();
     const auto reduction = call.arg(2).toInt();
-    const auto spec = bring_in_line(call, 0, 1);
+    const auto spec = align_layouts(call, 0, 1);
     if (reduction == at::Reduction::None) return call.run({spec});
 
     call.arg(2) = static_cast<std::int64_t>(at::Reduction::Sum);
@@ -55,7 +55,7 @@ void loss_backward(RuleCall& call)
     auto gradient = call.tensor(0);
     const bool by_entries = gradient.sizes() == call.tensor(1).sizes();  // otherwise a number, or a tensor to broadcast
     if (!by_entries && gradient.dim() > 0) return gathered_rule(call);
-    const auto spec = bring_in_line(call, 1, 2);
+    const auto spec = align_layouts(call, 1, 2);
     call.reduce({gradient});
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (by_entries) gradient = call.with_layout(gradient, axis, spec->axes[axis]);

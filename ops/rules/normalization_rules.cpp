@@ -47,7 +47,7 @@ bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t
 
 /// Returns whether at most rows are cut, and `weights` are whole on every rank: the usual case, without messages. It
 /// allocates no lists, since the operator itself may take only a microsecond.
-bool lies_by_rows(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized, std::initializer_list<std::int64_t> weights)
+bool is_cut_by_rows_only(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized, std::initializer_list<std::int64_t> weights)
 {
     if (!is_sharded(input) || spec_of(input)->has_partial() || !has_whole_lines(call, input, num_normalized)) return false;
     for (const auto i : weights) {
@@ -77,7 +77,7 @@ void layer_norm(RuleCall& call)
     const auto input = call.tensor(0);
     if (input.numel() == 0) return gathered_rule(call);
     const auto num_normalized = static_cast<std::int64_t>(call.arg(1).toIntList().size());
-    if (lies_by_rows(call, input, num_normalized, {2, 3})) {
+    if (is_cut_by_rows_only(call, input, num_normalized, {2, 3})) {
         const auto spec = spec_of(input);
         call.make_local();
         return call.run({spec});

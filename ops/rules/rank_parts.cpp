@@ -33,7 +33,7 @@ at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::
     return with_layouts(call, tensor, replaced(layouts_of(call, tensor), dims, {}));
 }
 
-AxisLayouts cuts_beside(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
+AxisLayouts layouts_off_dims(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
 {
     auto axes = layouts_of(call, tensor);
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
@@ -54,7 +54,7 @@ AxisLayouts cuts_beside(const RuleCall& call, const at::Tensor& tensor, c10::Arr
 
 at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim)
 {
-    return with_layouts(call, tensor, cuts_beside(call, tensor, {dim}));
+    return with_layouts(call, tensor, layouts_off_dims(call, tensor, {dim}));
 }
 
 std::vector<std::int64_t> axes_cutting(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)

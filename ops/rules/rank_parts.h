@@ -22,9 +22,9 @@ at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::
 
 /// The tensor's layouts with each Shard along one of `dims` moved to the longest other dimension that is not sharded,
 /// so that no rank holds more than its share; Replicate if there is none.
-AxisLayouts cuts_beside(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
+AxisLayouts layouts_off_dims(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
 
-/// The tensor with dimension `dim` whole on every rank, sharded along another dimension (`cuts_beside`). One message.
+/// The tensor with dimension `dim` whole on every rank, sharded along another dimension (`layouts_off_dims`). One message.
 at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim);
 
 /// Axes on which `tensor` is sharded along one of `dims`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a dimension: slices, chunks, single entries, and their gradients. A slice of a cut dimension consists of
 // each rank's slice of its own rows; a single entry is sent by its owner.
-#include "ops/rules/cut_memory.h"
+#include "ops/rules/layout_cache.h"
 #include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/redistribute.h"
 
@@ -98,7 +98,7 @@ void slice(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     if (has_blocks(layouts_of(call, tensor), dim) || call.arg(4).toInt() < 1) return gathered_rule(call);
-    remember_cut(tensor);
+    store_layout(tensor);
     call.finish({sliced(call, tensor, clamped(dim, optional_int(call.arg(2)), optional_int(call.arg(3)), call.arg(4).toInt(), tensor.size(dim)))});
 }
 
@@ -120,7 +120,7 @@ void split(RuleCall& call)
         for (const auto size : sizes) sum += size;
         if (sum != length) return gathered_rule(call);  // the operator itself throws
     }
-    remember_cut(tensor);
+    store_layout(tensor);
     c10::List<at::Tensor> parts;
     std::int64_t start = 0;
     for (const auto size : sizes) {
@@ -150,7 +150,7 @@ void select(RuleCall& call)
     const auto index = from_front(call.arg(2).toInt(), tensor.size(dim));
     auto axes = layouts_of(call, tensor);
     if (has_blocks(axes, dim) || index < 0 || index >= tensor.size(dim)) return gathered_rule(call);
-    remember_cut(tensor);
+    store_layout(tensor);
     auto strides = tensor.strides().vec();
     strides.erase(strides.begin() + dim);
     const auto cutting = axes_cutting(call, tensor, {dim});
@@ -183,7 +183,7 @@ void unbind(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
-    remember_cut(tensor);
+    store_layout(tensor);
     auto strides = tensor.strides().vec();
     strides.erase(strides.begin() + dim);
     const auto spec = call.spec(without_dim(layouts_of(call, tensor), dim));
@@ -210,7 +210,7 @@ AxisLayout unsliced_layout(const AxisLayout& layout, const Range& range, std::in
 /// for the tensor that was selected from, unless the gradient is sharded differently.
 AxisLayouts completed_by_memory(const RuleCall& call, AxisLayouts axes, c10::IntArrayRef sizes)
 {
-    const auto known = recall_cut(call, sizes);
+    const auto known = find_layout(call, sizes);
     if (!known) return axes;
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
         if (!axes[a].is_replicate() || !(*known)[a].is_shard()) continue;
@@ -238,7 +238,7 @@ void slice_backward(RuleCall& call)
     keep_sums_only(call, call.tensor(0));
     auto axes = layouts_of(call, call.tensor(0));
     if (has_blocks(axes, dim)) return gathered_rule(call);
-    const auto known = recall_cut(call, sizes);
+    const auto known = find_layout(call, sizes);
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
         if (!axes[a].is_shard() || axes[a].placement.dim != dim) continue;
         const bool as_known =
@@ -411,7 +411,7 @@ std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, st
     const auto d = existing_dim(dim, x.dim());
     const auto every = step.maybe_as_int();
     if (!d || !every || *every < 1 || !is_ready(x) || !is_whole(x, *d)) return std::nullopt;
-    remember_cut(x);
+    store_layout(x);
     at::DimVector strides(x.strides());
     strides[*d] *= *every;
     return view_of(x, local_of(x).slice_symint(*d, std::move(start), std::move(end), *every), spec_of(x), strides);
@@ -422,7 +422,7 @@ std::optional<at::Tensor> direct_select(const at::Tensor& x, std::int64_t dim, c
     const auto d = existing_dim(dim, x.dim());
     const auto at = index.maybe_as_int();
     if (!d || !at || *at < -x.size(*d) || *at >= x.size(*d) || !is_ready(x) || !is_whole(x, *d)) return std::nullopt;
-    remember_cut(x);
+    store_layout(x);
     at::DimVector strides(x.strides());
     strides.erase(strides.begin() + *d);
     return view_of(x, local_of(x).select(*d, *at), with_dims(spec_of(x), [&](std::int64_t cut) { return cut - (cut > *d); }), strides);

@@ -39,10 +39,10 @@ TileMath tile_math(at::ScalarType type)
     return at::globalContext().allowTF32CuBLAS() ? TileMath::Tf32 : TileMath::Float32;
 }
 
-SlicePoints::SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& warmth, const at::Tensor& noise,
+SlicePoints::SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& inverse_temperature, const at::Tensor& noise,
                          const at::Tensor& log_sums)
-    : x_(is_double(x) ? x.contiguous() : x), slices_(slices.contiguous()), bias_(bias.contiguous()), warmth_(warmth), noise_(noise), log_sums_(log_sums),
-      has_log_sums_(log_sums.defined())
+    : x_(is_double(x) ? x.contiguous() : x), slices_(slices.contiguous()), bias_(bias.contiguous()), warmth_(inverse_temperature), noise_(noise),
+      log_sums_(log_sums), has_log_sums_(log_sums.defined())
 {
     if (has_log_sums_) return;
     log_sums_ =
@@ -103,7 +103,7 @@ void SlicePoints::deslice(const at::Tensor& states, at::Tensor& result)
         if (is_double(x_))
             bring_back_from_slices(executor, pointers(x_, slices_, bias_, log_sums_), given.const_data_ptr<double>(), result.mutable_data_ptr<double>());
         else
-            bring_from_slices(executor, tiles(), given.const_data_ptr<float>(), tile_rows(result));
+            deslice_rows(executor, tiles(), given.const_data_ptr<float>(), tile_rows(result));
     });
 }
 
@@ -130,7 +130,7 @@ SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const a
         sum = chunks.sum(0);
     } else {
         sum = at::empty({slices_.size(0), slices_.size(1), D + 1}, slices_.options());
-        if (warmth_.defined()) gradients.warmth = at::empty_like(warmth_);
+        if (warmth_.defined()) gradients.inverse_temperature = at::empty_like(warmth_);
         by_kernels(x_, [&](const auto& executor) {
             const TileGradients of{s.const_data_ptr<float>(),
                                    g.const_data_ptr<float>(),
@@ -138,7 +138,7 @@ SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const a
                                    tile_rows(mixed_gradient),
                                    tile_rows(x_gradient),
                                    tile_rows(features_gradient),
-                                   warmth_.defined() ? gradients.warmth.mutable_data_ptr<float>() : nullptr};
+                                   warmth_.defined() ? gradients.inverse_temperature.mutable_data_ptr<float>() : nullptr};
             find_slice_gradients(executor, tiles(), of, sum.mutable_data_ptr<float>());
         });
     }

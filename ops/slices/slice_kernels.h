@@ -18,11 +18,11 @@ class SlicePoints {
 public:
     /// @param x        (n, H D), projected points; rows may be strided
     /// @param slices   (H, S, D), temperature included, of float or double  @param bias  (H, S)
-    /// @param warmth   (H, padded_points(n)) of float: inverse temperatures of the points, factors of their logits;
+    /// @param inverse_temperature   (H, padded_points(n)) of float: inverse temperatures of the points, factors of their logits;
     ///                 undefined: 1. Not for double
     /// @param noise    (n, H, S) of float, added to the logits before that; may be undefined, too
     /// @param log_sums   those of another object with the same points; undefined: computed when they are needed
-    SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& warmth = {}, const at::Tensor& noise = {},
+    SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& inverse_temperature = {}, const at::Tensor& noise = {},
                 const at::Tensor& log_sums = {});
 
     /// Sums of weighted values, then of weights: (n, H D) to (H, S, D + 1), of the type of `slices`.
@@ -35,7 +35,7 @@ public:
     struct Gradients {
         at::Tensor slices, bias;  ///< (H, S, D) and (H, S)
         /// (H, padded_points(n)), its padding undefined; undefined if points have no temperatures.
-        at::Tensor warmth;
+        at::Tensor inverse_temperature;
     };
 
     /// Gradients through `sums(features)` and `deslice(states)` together. The gradient of the states is not included:

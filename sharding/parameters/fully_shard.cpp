@@ -91,8 +91,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     bool overlaps = true;
     GatherOrder forward_order, backward_order;
     bool is_backward = false;           // phase of the last use of a parameter
-    bool awaits_the_end = false;        // whether a callback at the end of the running backward is queued
-    Group* under_reduction = nullptr;   // the group whose gradients are being sent
+    bool has_end_callback = false;      // whether a callback at the end of the running backward is queued
+    Group* reducing_group = nullptr;    // the group whose gradients are being sent
     std::vector<PlainGradients> plain;  // collected in this backward
     std::vector<at::Tensor> local_parameters;
     std::vector<const Entry*> trained;  // entry of each local parameter
@@ -195,7 +195,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     void await_end_of_backward();
     void end_backward()
     {
-        awaits_the_end = is_backward = false;
+        has_end_callback = is_backward = false;
         drop();
         forward_order.end_step();
         backward_order.end_step();
@@ -205,7 +205,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     /// Called when backward has thrown.
     void abandon_backward()
     {
-        awaits_the_end = is_backward = false;
+        has_end_callback = is_backward = false;
         try {
             drop();
             abandon_reductions();
@@ -269,14 +269,14 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         sending.received = at::empty({ranks().size() * own}, sending.sent.options());
         sending.message = ranks().start_exchange(sending.sent, send, sending.received, receive, "all_to_all");
         group.sent_gradients = std::move(sending);
-        under_reduction = &group;
+        reducing_group = &group;
     }
 
     /// Waits for the last message and adds the parts that ranks have sent.
     void finish_reduction()
     {
-        if (!under_reduction) return;
-        auto& group = *std::exchange(under_reduction, nullptr);
+        if (!reducing_group) return;
+        auto& group = *std::exchange(reducing_group, nullptr);
         auto& sending = *group.sent_gradients;
         sending.message.wait();
         sending.sent = at::Tensor();
@@ -318,7 +318,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     void abandon_reductions()
     {
         plain.clear();
-        if (under_reduction) std::exchange(under_reduction, nullptr)->sent_gradients->message.wait();
+        if (reducing_group) std::exchange(reducing_group, nullptr)->sent_gradients->message.wait();
         for (auto& unit : units) {
             for (auto& group : unit) group.sent_gradients.reset();
         }
@@ -347,7 +347,7 @@ private:
 
 void FullyShardedModule::State::await_end_of_backward()
 {
-    if (std::exchange(awaits_the_end, true)) return;
+    if (std::exchange(has_end_callback, true)) return;
     torch::autograd::Engine::get_default_engine().queue_callback([end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
 }
 
@@ -366,7 +366,7 @@ struct TakeReduced : torch::autograd::Node {
     {
         const at::NoGradGuard no_grad;
         auto& g = state->units[unit][group];
-        if (state->under_reduction == &g) state->finish_reduction();
+        if (state->reducing_group == &g) state->finish_reduction();
         torch::autograd::variable_list results;
         for (const auto entry : entries) results.push_back(std::move(g.sent_gradients->local[entry]));
         g.sent_gradients.reset();

@@ -95,7 +95,7 @@ struct Reduced {
 
     bool is_in_place() const { return !is_ordered && wide.is_same(tensor); }
 
-    void bring_back() const
+    void second_half() const
     {
         const at::NoGradGuard no_grad;
         tensor.copy_(is_ordered ? from_ordered(values) : wide);
@@ -117,7 +117,7 @@ public:
     bool wait(std::chrono::milliseconds timeout) override
     {
         work_->wait(timeout);
-        reduced_.bring_back();
+        reduced_.second_half();
         return true;
     }
 

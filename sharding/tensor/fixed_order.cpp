@@ -58,7 +58,7 @@ constexpr std::array kCounting{"_histc_cuda with floating point input"};
 
 }  // namespace
 
-bool lies_on_device(const RuleCall& call)
+bool is_on_device(const RuleCall& call)
 {
     const auto tensors = call.tensors();
     return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return !tensor.is_cpu(); });

@@ -16,7 +16,7 @@ namespace meshard {
 class RuleCall;
 
 /// Returns whether a tensor argument is not on the CPU: on devices exact mode also needs sums in a fixed order.
-bool lies_on_device(const RuleCall& call);
+bool is_on_device(const RuleCall& call);
 
 /// Computes an operator on whole, plain arguments in a fixed order, in exact mode on devices where LibTorch's kernel
 /// adds in any order.

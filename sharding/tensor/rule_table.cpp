@@ -69,7 +69,7 @@ bool takes_out(const c10::OperatorHandle& op)
 
 /// The rules of one operator: in exact mode `exact` (may be null) is called first, and may return false to let `rule`
 /// handle the call.
-struct RulesNow {
+struct CurrentRules {
     ShardRule rule;
     ExactRule exact = nullptr;
 
@@ -80,7 +80,7 @@ struct RulesNow {
 };
 
 /// Runs a rule, and updates tensors that share memory with its arguments.
-void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
+void run_rule(const CurrentRules& rules, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
 {
     if (facts.mutated_arg >= 0 && !facts.changes_view) {
         rules(call);
@@ -112,16 +112,16 @@ void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts,
     throw MissingShardRule(message);
 }
 
-void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, const RulesNow& rules);
+void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, const CurrentRules& rules);
 
-void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const RulesNow& rules)
+void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const CurrentRules& rules)
 {
     ++num_calls_by_rule;
     const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
     RuleCall call(facts, stack);
     try {
         std::optional<FixedOrderGuard> in_one_order;
-        if (exact_mode() && lies_on_device(call)) {
+        if (exact_mode() && is_on_device(call)) {
             // The tensors are taken now: while the operator runs they are no longer on the stack.
             in_one_order.emplace([op = call.full_name(), tensors = call.tensors()](const std::string& kernel) {
                 refuse_operator(op, tensors,
@@ -205,7 +205,7 @@ Registered find_rule(const c10::OperatorHandle& op)
     return {"gathered", &gathered_rule};
 }
 
-void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, const RulesNow& rules)
+void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, const CurrentRules& rules)
 {
     const auto add = [](std::string& text, const at::Tensor& tensor) {
         text += (text.empty() ? "" : "; ") + (is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain");

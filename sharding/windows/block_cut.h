@@ -18,7 +18,7 @@ struct WindowCutOptions {
     /// The part of each of this rank's cells, by number in the file (`CurveWindows::cells`); used instead of a method.
     const std::vector<std::int32_t>* given = nullptr;
     /// Repair the given partition: parts above the bound, and with `contiguous` parts in several pieces.
-    bool improve_given = false;
+    bool repair_given = false;
     std::vector<std::int32_t> levels = {};  ///< as in `CutOptions`
     bool contiguous = false;                ///< connected parts, as far as mesh and balance allow
     bool thorough = false;                  ///< smaller blocks and longer searches; takes several times as long

@@ -43,7 +43,7 @@ WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const 
     }
     if (options.given != nullptr) {
         take_given();
-        if (options.improve_given) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_, owners_);
+        if (options.repair_given) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_, owners_);
     } else if (options.method == "hilbert" && !options.contiguous && options.levels.empty()) {
         cut_along_curve();
     } else {

@@ -138,7 +138,7 @@ void expect_fixture_on_ranks(const test::FixtureCase& fixture, const nlohmann::j
 {
     // On a grid the order of the rows has a meaning: ranks take one run of it each.
     const auto constructor = description.value("constructor", nlohmann::json::object());
-    const bool is_image = test::is_of_grids(fixture);
+    const bool is_image = test::is_grid_model(fixture);
     const std::int64_t dim = is_image ? 2 : 1;
     const bool is_grid =
         is_image || (constructor.contains("structured_shape") && !constructor["structured_shape"].is_null()) || constructor.contains("spatial_shape");

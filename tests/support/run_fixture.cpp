@@ -214,7 +214,7 @@ std::string output_name(const std::string& name, std::size_t index, std::size_t 
     return num_outputs == 1 ? name : name + "." + std::to_string(index);
 }
 
-bool is_of_grids(const FixtureCase& fixture)
+bool is_grid_model(const FixtureCase& fixture)
 {
     static const std::set<std::string> kinds{"FNO", "UNet"};
     return kinds.contains(fixture.kind);

@@ -45,7 +45,7 @@ FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTe
 std::string output_name(const std::string& name, std::size_t index, std::size_t num_outputs);
 
 /// True for models whose inputs and outputs are (B, C, extents): ranks share out the first extent, in the order of the grid.
-bool is_of_grids(const FixtureCase& fixture);
+bool is_grid_model(const FixtureCase& fixture);
 
 /// True for inputs whose second dimension is points or cells, which ranks share out.
 bool has_rows(const std::string& argument);

@@ -13,9 +13,10 @@ struct SliceSizes {
     int heads, slices, head_dim;
 };
 
-/// What kernels of slice attention are given (ops/cuda/tile_kernels.h), in double; `warmth` (H, padded points) and `noise` (points, H, S) may be empty.
+/// What kernels of slice attention are given (ops/cuda/tile_kernels.h), in double; `inverse_temperature` (H, padded points) and `noise` (points, H, S) may be
+/// empty.
 struct SliceInputs {
-    std::vector<double> x, slices, bias, features, y_gradient, states, sums_gradient, warmth, noise;
+    std::vector<double> x, slices, bias, features, y_gradient, states, sums_gradient, inverse_temperature, noise;
 };
 
 struct SliceOutputs {
@@ -34,13 +35,13 @@ inline SliceOutputs slice_oracle(const SliceSizes& sizes, const SliceInputs& in)
     for (std::int64_t n = 0; n < N; ++n)
         for (int h = 0; h < H; ++h) {
             const auto at = (n * H + h) * D;
-            const double warmth = in.warmth.empty() ? 1 : in.warmth[h * padded + n];
+            const double inverse_temperature = in.inverse_temperature.empty() ? 1 : in.inverse_temperature[h * padded + n];
             double total = 0, mean = 0;
             for (int i = 0; i < S; ++i) {
                 double l = in.bias[h * S + i] + (in.noise.empty() ? 0 : in.noise[(n * H + h) * S + i]);
                 for (int d = 0; d < D; ++d) l += in.x[at + d] * in.slices[(h * S + i) * D + d];
                 logit[i] = l;
-                total += w[i] = std::exp(l * warmth);
+                total += w[i] = std::exp(l * inverse_temperature);
             }
             for (int i = 0; i < S; ++i) {
                 const int hs = h * S + i;
@@ -63,10 +64,10 @@ inline SliceOutputs slice_oracle(const SliceSizes& sizes, const SliceInputs& in)
                 const double of_logit = w[i] * (g[i] - mean);
                 out.dwarmth[n * H + h] += of_logit * logit[i];
                 for (int d = 0; d < D; ++d) {
-                    out.dx[at + d] += of_logit * warmth * in.slices[hs * D + d];
-                    out.dW[hs * (D + 1) + d] += of_logit * warmth * in.x[at + d];
+                    out.dx[at + d] += of_logit * inverse_temperature * in.slices[hs * D + d];
+                    out.dW[hs * (D + 1) + d] += of_logit * inverse_temperature * in.x[at + d];
                 }
-                out.dW[hs * (D + 1) + D] += of_logit * warmth;
+                out.dW[hs * (D + 1) + D] += of_logit * inverse_temperature;
             }
         }
     return out;

@@ -267,7 +267,7 @@ PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec)
     return {.embedding = from_local(batch, spec), .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec), .constants = {}, .time = {}};
 }
 
-void tell_of_case(PointInputs& inputs, const DataConfig& data, const CaseSource& source)
+void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseSource& source)
 {
     if (!data.constants.empty()) {
         std::vector<float> values;

@@ -50,7 +50,7 @@ PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t>
 PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec);
 
 /// Adds what a model is told of a case besides its points: constants and time, from the case table. @throws InvalidInput as `CaseSource::number`
-void tell_of_case(PointInputs& inputs, const DataConfig& data, const CaseSource& source);
+void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseSource& source);
 
 /// The fields to be predicted, of the first rows, side by side in the order of the configuration: (rows, channels), float32.
 /// @throws InvalidInput for a missing array (with the nearest name), or a value that is not finite.

@@ -157,7 +157,7 @@ std::string ComputedInputs::description() const
 
 std::string point_normals_in_use(const DataConfig& data)
 {
-    return !data.on_cells && data.tells("normals") ? data.normals : "";
+    return !data.on_cells && data.has_input("normals") ? data.normals : "";
 }
 
 Orient orient_of(const DataConfig& data)
@@ -168,10 +168,10 @@ Orient orient_of(const DataConfig& data)
 ComputedInputs computed_inputs(const DataConfig& data)
 {
     return {.distances = data.needs_wall(),
-            .areas = data.tells("areas"),
+            .areas = data.has_input("areas"),
             .on_cells = data.on_cells,
             .wall_patches = data.wall_patches,
-            .directions = data.tells("wall_direction"),
+            .directions = data.has_input("wall_direction"),
             .normals = data.normals,
             .orient = orient_of(data),
             .point_normals = point_normals_in_use(data)};

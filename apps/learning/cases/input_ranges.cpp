@@ -21,7 +21,7 @@ at::Tensor plain_rows(const at::Tensor& tensor)
 }
 
 /// This rank's rows of the points' inputs, (rows, channels), and the numbers of the case, (numbers).
-std::pair<at::Tensor, at::Tensor> told_rows(const PointInputs& inputs)
+std::pair<at::Tensor, at::Tensor> input_rows(const PointInputs& inputs)
 {
     auto rows = plain_rows(inputs.embedding);
     rows = rows.reshape({-1, rows.size(-1)});
@@ -69,7 +69,7 @@ std::string range_text(const std::string& name, double low, double high, double 
 void InputRanges::add(const PointInputs& inputs)
 {
     constexpr double infinity = std::numeric_limits<double>::infinity();
-    const auto [rows, numbers] = told_rows(inputs);
+    const auto [rows, numbers] = input_rows(inputs);
     const auto num_channels = static_cast<std::size_t>(rows.size(1));
     const auto size = num_channels + static_cast<std::size_t>(numbers.size(0));
     low_.resize(size, infinity);
@@ -120,7 +120,7 @@ InputRanges InputRanges::from_json(const nlohmann::json& json)
 
 std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const DataConfig& data, const RankGroup& ranks) const
 {
-    const auto [rows, numbers] = told_rows(inputs);
+    const auto [rows, numbers] = input_rows(inputs);
     const auto num_channels = rows.size(1);
     if (static_cast<std::int64_t>(low_.size()) != num_channels + numbers.size(0)) return {};  // none are known
     InputRanges own;

@@ -267,7 +267,7 @@ bool is_same_case(const CaseFigures& a, const CaseFigures& b, const JudgedFields
 }
 
 /// Whether the model is told the same of two cases besides their points.
-bool is_told_alike(const CaseSource& a, const CaseSource& b, const DataConfig& data)
+bool has_equal_inputs(const CaseSource& a, const CaseSource& b, const DataConfig& data)
 {
     if (a.wall != b.wall) return false;
     auto told = data.constants;
@@ -280,7 +280,7 @@ void judge_repeats(DataFindings& to, const std::vector<KnownCase>& cases, const 
     std::vector<std::string> across, within;
     for (std::size_t i = 0; i < cases.size(); ++i) {
         for (std::size_t k = i + 1; k < cases.size(); ++k) {
-            if (!is_same_case(*cases[i].figures, *cases[k].figures, layout) || !is_told_alike(*cases[i].source, *cases[k].source, data)) continue;
+            if (!is_same_case(*cases[i].figures, *cases[k].figures, layout) || !has_equal_inputs(*cases[i].source, *cases[k].source, data)) continue;
             auto& to_list = cases[i].split == cases[k].split ? within : across;
             to_list.push_back(cases[i].source->id + " (" + cases[i].split + ") and " + cases[k].source->id + " (" + cases[k].split + ")");
         }

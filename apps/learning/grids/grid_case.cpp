@@ -98,7 +98,7 @@ CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, co
     example.inputs.embedding = own_rows_of_grid(rows.told, spec);
     example.inputs.grid = rows.extents;
     if (rows.target.defined()) example.target = own_rows_of_grid(rows.target, spec);
-    tell_of_case(example.inputs, data, source);
+    add_case_constants(example.inputs, data, source);
     return example;
 }
 

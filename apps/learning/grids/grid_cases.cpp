@@ -15,7 +15,7 @@ std::vector<double> numbers_of(const at::Tensor& values)
     return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
 }
 
-StoredCase known_of(const GridRows& rows, const std::string& id)
+StoredCase stored_case_of(const GridRows& rows, const std::string& id)
 {
     StoredCase known;
     known.case_id = id;
@@ -45,7 +45,7 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
         const auto where = "case " + source.id + " (" + source.file.string() + ")";
         const auto rows = grid_rows(read_image(source.file), config.data, true, where);
         const auto spec = spec_of_grid(rows.extents, rows_together(config.model), domain);
-        grids.known.push_back(known_of(rows, source.id));
+        grids.known.push_back(stored_case_of(rows, source.id));
         grids.told.add(rows.told);
         grids.examples.push_back(grid_case_tensors(rows, source, config.data, spec));
         const auto& first = like ? *like : grids.examples.front();

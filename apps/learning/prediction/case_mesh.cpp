@@ -46,7 +46,7 @@ std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& 
 
 void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConfig& data, const CaseSource& source, const at::Device& device)
 {
-    tell_of_case(inputs, data, source);
+    add_case_constants(inputs, data, source);
     if (const auto& constants = model.constants(); !constants.empty())
         inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0);
     if (model.time()) inputs.time = torch::tensor({static_cast<float>(*model.time())});
@@ -58,7 +58,7 @@ CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, 
                    std::shared_ptr<const DeviceMesh> device_mesh)
     : source_(source), reading_(reading), device_mesh_(std::move(device_mesh)), on_cells_(models.front().data().on_cells)
 {
-    const auto take = [&](std::string_view input) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().tells(input); }); };
+    const auto take = [&](std::string_view input) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().has_input(input); }); };
     const auto& where = reading_.where;
     const bool is_first = device_mesh_->all().rank() == 0;
     with_directions_ = take("wall_direction");
@@ -107,7 +107,7 @@ PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, con
     read_together(device_mesh_->all(), [&] {
         auto& mesh = part_.subdomain.mesh;
         frame = case_frame(data.frame, part_.bounds, source_);
-        const auto* wall = data.needs_wall() || model.takes_body() ? &wall_for(model, data) : nullptr;
+        const auto* wall = data.needs_wall() || model.needs_body() ? &wall_for(model, data) : nullptr;
         if (data.needs_wall() && !has_distances_) {
             std::erase_if(on_cells_ ? mesh.cell_data : mesh.point_data,
                           [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
@@ -115,7 +115,7 @@ PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, con
             has_distances_ = true;
         }
         rows = point_inputs(mesh, rows_, data, frame, reading_.where);
-        if (model.takes_body()) body = case_body(*wall, frame);
+        if (model.needs_body()) body = case_body(*wall, frame);
     });
     auto inputs = sharded_inputs(rows.to(device), rows_, device_mesh_);
     add_case_inputs(inputs, model, data, source_, device);

@@ -70,7 +70,7 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     } else if (!(sums.front().area > 0)) {
         found.why = "the mesh has no areas";
     }
-    const auto flow = found.why.empty() ? flow_reference(told_forces(model), source, layout.pressure_kind, found.why) : std::nullopt;
+    const auto flow = found.why.empty() ? flow_reference(force_settings_of(model), source, layout.pressure_kind, found.why) : std::nullopt;
     if (!flow) return found;
     Vector3 mean_shear{};
     for (const auto& one : sums) {
@@ -92,7 +92,7 @@ std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const
     std::map<std::string, std::vector<double>> all;
     for (const auto& model : models) {
         std::string why;
-        const auto flow = flow_reference(told_forces(model), source, layout.pressure_kind, why);
+        const auto flow = flow_reference(force_settings_of(model), source, layout.pressure_kind, why);
         if (!flow || !model.shape_coefficients()) continue;
         const auto found = model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
         if (!found) continue;
@@ -131,7 +131,7 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
     }
 }
 
-ForceSettings told_forces(const Predictor& model)
+ForceSettings force_settings_of(const Predictor& model)
 {
     auto forces = model.forces();
     if (forces.area.empty()) forces.area = "area";
@@ -140,7 +140,7 @@ ForceSettings told_forces(const Predictor& model)
 
 std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values)
 {
-    const auto forces = told_forces(model);
+    const auto forces = force_settings_of(model);
     const auto source = source_of("", values);
     std::vector<std::string> missing;
     const auto look = [&](const std::string& text, bool is_positive) {
@@ -218,7 +218,7 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
     }
 }
 
-std::vector<std::string> doubts_of_ensemble(std::span<const Predictor> models)
+std::vector<std::string> ensemble_warnings(std::span<const Predictor> models)
 {
     std::vector<std::string> doubts;
     const Predictor* best = nullptr;

@@ -64,7 +64,7 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
                   World& world);
 
 /// The settings of the model's run; where that says no reference area, it is the column `area`.
-ForceSettings told_forces(const Predictor& model);
+ForceSettings force_settings_of(const Predictor& model);
 
 /// Columns that drag and lift need, and that neither the run nor `values` give (the area and the density above 0).
 std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values);
@@ -91,7 +91,7 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout);
 
 /// Sentences about members of an ensemble: one that is another once more, so that it counts twice, and one whose validation is kFarWorse times that of the
 /// best.
-std::vector<std::string> doubts_of_ensemble(std::span<const Predictor> models);
+std::vector<std::string> ensemble_warnings(std::span<const Predictor> models);
 inline constexpr double kFarWorse = 2;
 
 }  // namespace meshard

@@ -267,7 +267,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     predictor.notes_ = checkpoint.notes;
     const auto [name, arguments] = architecture_of(checkpoint, file);
     const auto& entry = find_point_model(name);
-    if (entry.takes_body())
+    if (entry.needs_body())
         throw InvalidInput(file.string() + " does not say all that " + entry.class_name +
                            " is told of a case: the boxes around it, the unit of areas, and how fields were scaled. Train one here and predict with the run's "
                            "folder, or load the weights in C++.");

@@ -56,7 +56,7 @@ public:
 
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
-    bool takes_body() const { return model_.forward_parts != nullptr; }      ///< `PointInputs::body` must be there
+    bool needs_body() const { return model_.forward_parts != nullptr; }      ///< `PointInputs::body` must be there
     /// Of a model that needs both parts of a case and predicts on one: how the other is read, whose points are `PointInputs::other_part`. Else null.
     const DataConfig* other_part() const { return other_part_ ? &*other_part_ : nullptr; }
     const std::filesystem::path& checkpoint() const { return checkpoint_; }

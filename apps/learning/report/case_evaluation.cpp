@@ -163,7 +163,7 @@ bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b
 
 }  // namespace
 
-std::vector<std::string> take_places_of_data(std::vector<std::string>& words)
+std::vector<std::string> take_data_path_overrides(std::vector<std::string>& words)
 {
     std::vector<std::string> places;
     std::erase_if(words, [&](const std::string& word) {

@@ -30,13 +30,13 @@ struct JudgedModel {
 
 /// From the folder of a run (its best checkpoint), or from a checkpoint; one in RUN/checkpoints knows the data of its run.
 /// @param part       of a run with surface (0) and volume (1): which of them is judged
-/// @param settings   where the run's data lie now (`take_places_of_data`)
+/// @param settings   where the run's data lie now (`take_data_path_overrides`)
 /// @throws as `Predictor::from_run` and `Predictor::from_file`
 JudgedModel judged_model(const std::filesystem::path& path, std::size_t part = 0, std::span<const std::string> settings = {});
 
 /// Removes words such as `data.root=/new/place` or `data.sets.suv.root=suv` from a command line, and returns them.
 /// @throws UsageError for a setting of data that does not say where they lie
-std::vector<std::string> take_places_of_data(std::vector<std::string>& words);
+std::vector<std::string> take_data_path_overrides(std::vector<std::string>& words);
 
 /// A case and the split to which it belongs.
 using JudgedCase = std::pair<CaseSource, std::string>;

@@ -62,7 +62,7 @@ std::string names_of(bool of_grids)
 {
     std::string names;
     for (const auto& entry : registered_models()) {
-        if (entry.is_of_grids() == of_grids && !entry.is_denoiser) names += (names.empty() ? "" : ", ") + entry.name;
+        if (entry.is_grid_model() == of_grids && !entry.is_denoiser) names += (names.empty() ? "" : ", ") + entry.name;
     }
     return names;
 }
@@ -100,7 +100,7 @@ std::vector<std::string> grid_arrays(const Settings& settings)
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data)
 {
     const auto& entry = find_model(model.name);
-    if (entry.is_of_grids() != data.is_grid) {
+    if (entry.is_grid_model() != data.is_grid) {
         throw UsageError(settings.where("model.name") + " is " + entry.name + ", a model of " +
                          (data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
                                        : "grids, and the cases are none (data.grid); models of points are " + names_of(false)) +

@@ -77,8 +77,8 @@ SettingRule width_rule(const std::string& name, const nlohmann::json& width, con
 std::vector<SettingRule> rules_of(const ModelEntry& entry)
 {
     std::vector<SettingRule> rules;
-    auto widths = entry.is_of_grids() ? entry.grid_widths({.in_channels = 1, .out_channels = 1, .extents = {1, 1}})
-                                      : entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
+    auto widths = entry.is_grid_model() ? entry.grid_widths({.in_channels = 1, .out_channels = 1, .extents = {1, 1}})
+                                        : entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
     const auto pattern_of = [&](const std::string& option) {
         const auto& pattern = entry.default_of(option);
         return std::ranges::find(entry.per_direction, option) == entry.per_direction.end() ? pattern : nlohmann::json(pattern.at(0));

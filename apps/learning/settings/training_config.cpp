@@ -233,7 +233,7 @@ void read_wall_config(const Settings& settings, DataConfig& data, bool is_body)
     const bool has_files = settings.has("data.wall"), has_patches = settings.has("data.wall_patches");
     if (has_files && has_patches) throw UsageError("data.wall and data.wall_patches exclude each other.");
     if (settings.has("data.distances")) data.distances = settings.text("data.distances");
-    if (!data.distances.empty() && !data.tells("sdf")) {
+    if (!data.distances.empty() && !data.has_input("sdf")) {
         throw UsageError(settings.where("data.distances") + " names an array of distances that nobody asks for: put sdf among data.inputs, or leave it out.");
     }
     if (!data.needs_wall() && !is_body && (has_files || has_patches)) {
@@ -247,7 +247,7 @@ void read_wall_config(const Settings& settings, DataConfig& data, bool is_body)
                          "that are it (data.wall_patches=[boundary/car]).");
     }
     if (data.needs_wall() && !has_files && !has_patches) {
-        throw UsageError(settings.where("data.inputs") + (data.tells("wall_direction") ? " has wall_direction, which way" : " has sdf, the distance") +
+        throw UsageError(settings.where("data.inputs") + (data.has_input("wall_direction") ? " has wall_direction, which way" : " has sdf, the distance") +
                          " to a surface, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own "
                          "files that are it (data.wall_patches=[boundary/car]).");
     }
@@ -304,7 +304,7 @@ void read_places(const Settings& settings, DataConfig& data)
     data.frame = {settings.text("data.center"), settings.text("data.length"), {0, 0, 1}, settings.text("data.ground")};
     data.frame.up = force_settings(settings).up;
     if (data.frame.ground != "bounds") settings.number("data.ground");
-    if (data.tells("height") && !(std::hypot(data.frame.up[0], data.frame.up[1], data.frame.up[2]) > 0)) {
+    if (data.has_input("height") && !(std::hypot(data.frame.up[0], data.frame.up[1], data.frame.up[2]) > 0)) {
         throw UsageError(settings.where("data.forces.up") + " has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
     }
     data.encoding = {settings.text("data.encoding"), settings.integer("data.encoding_frequencies"), settings.numbers("data.encoding_scales")};
@@ -363,7 +363,7 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     }
     data.normals = settings.text("data.normals");
     data.turns_outward = settings.text("data.orient") == "outward";
-    read_wall_config(settings, data, find_model(settings.text("model.name")).takes_body());
+    read_wall_config(settings, data, find_model(settings.text("model.name")).needs_body());
     if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
     if (!data.constants.empty() && data.case_tables.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
     if (settings.has("data.time")) data.time = settings.text("data.time");
@@ -417,10 +417,10 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
 void check_body_model(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto& entry = find_model(config.model.name);
-    if (!entry.takes_body()) return;
+    if (!entry.needs_body()) return;
     const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
-        const auto expected = data.in_volume ? std::vector<std::string>{"points"} : entry.told_on_surface;
+        const auto expected = data.in_volume ? std::vector<std::string>{"points"} : entry.inputs_on_surface;
         if (data.inputs == expected) return;
         std::string names;
         for (const auto& name : expected) names += (names.empty() ? "" : ", ") + name;
@@ -466,7 +466,7 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
     if (config.num_data_groups > 2)
         refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
-    if (find_model(config.model.name).takes_body())
+    if (find_model(config.model.name).needs_body())
         refuse("model.name", "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
     if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
     const auto& entry = find_point_model(config.model.name);
@@ -567,7 +567,7 @@ void read_augmentation(const Settings& settings, const TrainingRunConfig& config
     if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
         throw UsageError(settings.where(path + "rotation") + " needs one data.length for x, y and z, since places that were divided by three do not turn.");
     }
-    if (augmentation.rotation > 0 && config.data.tells("box")) {
+    if (augmentation.rotation > 0 && config.data.has_input("box")) {
         throw UsageError(settings.where(path + "rotation") + " turns cases, whose boxes do not turn along, and data.inputs has box. Leave one of the two out.");
     }
 }
@@ -652,7 +652,7 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
     return Settings::read(file, words, rules);
 }
 
-bool DataConfig::tells(std::string_view input) const
+bool DataConfig::has_input(std::string_view input) const
 {
     return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
 }
@@ -669,7 +669,7 @@ bool is_vector_input(std::string_view input)
 
 bool DataConfig::needs_wall() const
 {
-    return tells("wall_direction") || (tells("sdf") && distances.empty());
+    return has_input("wall_direction") || (has_input("sdf") && distances.empty());
 }
 
 std::int64_t num_point_channels(const DataConfig& data)
@@ -693,7 +693,7 @@ nlohmann::json to_json(const DataConfig& data)
     for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
     std::string inputs;
     for (const auto& name : data.inputs) inputs += (inputs.empty() ? "" : ", ") + name;
-    const bool has_height = data.tells("height"), is_encoded = data.encoding.kind != "none";
+    const bool has_height = data.has_input("height"), is_encoded = data.encoding.kind != "none";
     const DataConfig none;
     nlohmann::json description{{"association", data.on_cells ? "cell" : "point"},
                                {"is_grid", data.is_grid},
@@ -798,7 +798,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.output_dir = settings.text("output_dir");
     config.seed = settings.integer("seed");
     config.device = settings.text("device");
-    if (const auto name = settings.text("model.name"); !settings.names_below("data.volume").empty() && !find_model(name).takes_body()) {
+    if (const auto name = settings.text("model.name"); !settings.names_below("data.volume").empty() && !find_model(name).needs_body()) {
         throw UsageError(settings.where("data.volume.files") + ": " + name +
                          " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
     }
@@ -843,7 +843,7 @@ TrainingRunConfig training_config(const Settings& settings)
     check_body_model(config, settings);
     config.data.has_measures = config.weighs_points(0);
     if (config.volume) config.volume->has_measures = config.weighs_points(1);
-    config.data.knows_all_points = find_model(config.model.name).hears_surface && !config.data.in_volume;
+    config.data.needs_all_points = find_model(config.model.name).needs_surface_neighbors && !config.data.in_volume;
     training.accumulate = settings.integer("training.accumulate");
     training.clip_norm = settings.number("training.clip_norm");
     training.max_skipped_steps = settings.integer("training.max_skipped_steps");

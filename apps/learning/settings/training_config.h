@@ -85,7 +85,7 @@ struct DataConfig {
     std::string distances;                                 ///< array that is `sdf` in place of the distance to a surface; empty for none
 
     /// Whether `inputs` has it.
-    bool tells(std::string_view input) const;
+    bool has_input(std::string_view input) const;
     /// Whether an input is computed from the surface of a wall.
     bool needs_wall() const;
     std::vector<std::string> constants;  ///< columns of the case table that the model is told besides its points
@@ -100,7 +100,7 @@ struct DataConfig {
     std::int64_t num_sampled = 0;   ///< points of a case in a training step; 0: all
     SamplingKind sampling = SamplingKind::Uniform;
     bool has_measures = false;            ///< steps take areas or volumes of the points, too, which models are not told
-    bool knows_all_points = false;        ///< the model finds the neighbours of a surface's points among all of them (`ModelEntry::hears_surface`)
+    bool needs_all_points = false;        ///< the model finds the neighbours of a surface's points among all of them (`ModelEntry::needs_surface_neighbors`)
     std::int64_t num_parts = 0;           ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;         ///< folder that keeps them
     std::filesystem::path store;          ///< folder that keeps what training reads of them; empty: in that of the shards, or where that is read-only the run's

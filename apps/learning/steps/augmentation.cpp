@@ -117,7 +117,7 @@ CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const A
     result.inputs.embedding = with_channels(example.inputs.embedding, [&](Channels& channels) {
         move(channels);
         for (const char* input : {"normals", "wall_direction", "box"}) {
-            if (data.tells(input)) channels.turn(first_channel(data, input), map.matrix);
+            if (data.has_input(input)) channels.turn(first_channel(data, input), map.matrix);
         }
     });
     result.inputs.positions = with_channels(example.inputs.positions, move);

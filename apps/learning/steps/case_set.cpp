@@ -111,7 +111,7 @@ void CaseSet::keep(bool on_device)
 /// Whether all points of the turn's case are read: some models know all.
 bool CaseSet::reads_all(const CaseTurn& turn) const
 {
-    return turn.time == 0 || reading_.data.knows_all_points || draws_all(reading_.data.num_sampled, num_points(turn.index));
+    return turn.time == 0 || reading_.data.needs_all_points || draws_all(reading_.data.num_sampled, num_points(turn.index));
 }
 
 /// Which points train in the turn, of a case that has more of them.
@@ -188,7 +188,7 @@ CaseTensors CaseSequence::next()
     const bool is_drawn_yet = ahead_ && !cases_.reads_all(turn);
     const auto& data = cases_.reading_.data;
     if (turn.time > 0 && !is_drawn_yet && !draws_all(data.num_sampled, example.num_points))
-        example = sampled_case(example, cases_.drawn_in(turn).ids, data.knows_all_points);
+        example = sampled_case(example, cases_.drawn_in(turn).ids, data.needs_all_points);
     return on_device(example, cases_.reading_.device);
 }
 

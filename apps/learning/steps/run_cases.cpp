@@ -51,7 +51,7 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, cache.num_parts};
     for (std::size_t n = 0; n < shards.size(); ++n) cases.shards[sources[n].id] = shards[n];
     cases.facing = facing_in(std::span(shards).first(lists.train.size()));
-    const bool hears_of_it = data.tells("normals") || data.needs_wall() || !data.wall.empty() || !config.forces.area.empty();
+    const bool hears_of_it = data.has_input("normals") || data.needs_wall() || !data.wall.empty() || !config.forces.area.empty();
     if (const auto fault = facing_fault(cases.facing); !fault.empty() && hears_of_it) log.say("warning: " + fault);
     return cases;
 }

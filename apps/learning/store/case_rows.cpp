@@ -160,24 +160,24 @@ void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen,
 /// Copies row `from` to row `i` of a case's tensors.
 class RowCopy {
 public:
-    RowCopy(const StoredCase& stored, std::int64_t num_rows, bool in_locked_memory) : num_told_(stored.num_inputs), num_targets_(stored.num_targets())
+    RowCopy(const StoredCase& stored, std::int64_t num_rows, bool in_locked_memory) : num_inputs_(stored.num_inputs), num_targets_(stored.num_targets())
     {
         const auto options = at::TensorOptions(at::kFloat).pinned_memory(in_locked_memory);
-        rows = {at::empty({num_rows, num_told_}, options), at::empty({num_rows, num_targets_}, options), {}, std::vector<std::int64_t>(num_rows)};
+        rows = {at::empty({num_rows, num_inputs_}, options), at::empty({num_rows, num_targets_}, options), {}, std::vector<std::int64_t>(num_rows)};
         told_ = rows.told.mutable_data_ptr<float>();
         target_ = rows.target.mutable_data_ptr<float>();
     }
 
     void operator()(const float* from, std::int64_t i)
     {
-        std::copy_n(from, num_told_, told_ + i * num_told_);
-        std::copy_n(from + num_told_, num_targets_, target_ + i * num_targets_);
+        std::copy_n(from, num_inputs_, told_ + i * num_inputs_);
+        std::copy_n(from + num_inputs_, num_targets_, target_ + i * num_targets_);
     }
 
     CaseRows rows;
 
 private:
-    std::int64_t num_told_, num_targets_;
+    std::int64_t num_inputs_, num_targets_;
     float *told_ = nullptr, *target_ = nullptr;
 };
 
@@ -325,7 +325,7 @@ CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSour
                         .target = {},
                         .measures = {},
                         .channels = stored.channels};
-    tell_of_case(tensors.inputs, data, source);
+    add_case_constants(tensors.inputs, data, source);
     tensors.target = from_local(rows.target.unsqueeze(0), spec);
     if (rows.measures.defined()) tensors.measures = from_local(rows.measures.unsqueeze(0), spec);
     return tensors;

@@ -136,11 +136,11 @@ struct OrderedRows {
     OrderedRows(const StoredOrder& stored_order, std::span<const std::int64_t> of_rows, const at::Tensor& told, const at::Tensor& target)
         : ids(of_rows.size()), order(of_rows.size())
     {
-        const auto num_rows = of_rows.size(), num_told = static_cast<std::size_t>(told.size(1)), num_targets = static_cast<std::size_t>(target.size(1));
+        const auto num_rows = of_rows.size(), num_point_inputs = static_cast<std::size_t>(told.size(1)), num_targets = static_cast<std::size_t>(target.size(1));
         std::vector<std::pair<std::int64_t, std::int32_t>> by_place(num_rows);
         for (std::size_t i = 0; i < num_rows; ++i) by_place[i] = {stored_order.place_of(of_rows[i]), static_cast<std::int32_t>(i)};
         std::ranges::sort(by_place);
-        values.reserve(num_rows * (num_told + num_targets));
+        values.reserve(num_rows * (num_point_inputs + num_targets));
         const auto* a = told.const_data_ptr<float>();
         const auto* b = target.const_data_ptr<float>();
         for (std::size_t i = 0; i < num_rows; ++i) {
@@ -148,7 +148,7 @@ struct OrderedRows {
             ids[i] = of_rows[row];
             while (stored_order.begin_of(static_cast<std::int64_t>(block_begins.size())) <= by_place[i].first)
                 block_begins.push_back(static_cast<std::int64_t>(i));
-            values.insert(values.end(), a + row * num_told, a + (row + 1) * num_told);
+            values.insert(values.end(), a + row * num_point_inputs, a + (row + 1) * num_point_inputs);
             values.insert(values.end(), b + row * num_targets, b + (row + 1) * num_targets);
         }
         block_begins.resize(static_cast<std::size_t>(stored_order.num_blocks()) + 1, static_cast<std::int64_t>(num_rows));

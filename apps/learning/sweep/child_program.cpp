@@ -16,12 +16,12 @@
 namespace meshard {
 namespace {
 
-volatile std::sig_atomic_t child_to_tell = 0, has_been_asked = 0;
+volatile std::sig_atomic_t child_to_signal = 0, has_been_asked = 0;
 
 void tell_child(int)
 {
     has_been_asked = 1;
-    if (child_to_tell > 0) kill(static_cast<pid_t>(child_to_tell), SIGTERM);
+    if (child_to_signal > 0) kill(static_cast<pid_t>(child_to_signal), SIGTERM);
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ int run_child_program(std::span<const std::string> words, const std::filesystem:
     }
     close(file);
     if (pid > 0) {
-        child_to_tell = pid;
+        child_to_signal = pid;
         handle_interruption(tell_child);
     }
     sigprocmask(SIG_SETMASK, &before, nullptr);
@@ -62,7 +62,7 @@ int run_child_program(std::span<const std::string> words, const std::filesystem:
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
-    child_to_tell = 0;
+    child_to_signal = 0;
     if (WIFEXITED(status)) return WEXITSTATUS(status);
     return 128 + WTERMSIG(status);
 }

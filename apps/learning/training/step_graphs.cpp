@@ -152,7 +152,7 @@ StepGraphs::Seen StepGraphs::see(const StepInputs& inputs)
 }
 
 /// Collective: on all ranks what is least like the last run.
-StepGraphs::Seen StepGraphs::least_alike(Seen seen) const
+StepGraphs::Seen StepGraphs::least_similar(Seen seen) const
 {
     for (const auto& rank : group_.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(seen)}))
         seen = std::max(seen, static_cast<Seen>(rank[0]));
@@ -163,7 +163,7 @@ at::Tensor StepGraphs::run(const StepInputs& inputs, const Step& step)
 {
     if (why_not_) return step(inputs.tensors);
     auto seen = see(inputs);
-    if (is_by_subject_) seen = least_alike(seen);
+    if (is_by_subject_) seen = least_similar(seen);
     if (is_by_subject_ && seen == Seen::Others) {
         give_up(why_not_from_copies_);
         return step(inputs.tensors);
@@ -200,7 +200,7 @@ bool StepGraphs::record(Kind& kind, const StepInputs& inputs, const Step& step, 
     error = shared_error(error, group_);
     if (error.empty()) return true;
     kinds_.clear();
-    if (is_by_subject_ || least_alike(seen) == Seen::Others) {
+    if (is_by_subject_ || least_similar(seen) == Seen::Others) {
         give_up(error);
     } else {
         is_by_subject_ = true;

@@ -79,7 +79,7 @@ private:
 
     std::string kind_of(const StepInputs& inputs) const;
     Seen see(const StepInputs& inputs);
-    Seen least_alike(Seen seen) const;
+    Seen least_similar(Seen seen) const;
     bool record(Kind& kind, const StepInputs& inputs, const Step& step, Seen seen);
     at::Tensor replay(Kind& kind, const Tensors& tensors);
     at::Tensor checked(Kind& kind, const Tensors& tensors, const Step& step);

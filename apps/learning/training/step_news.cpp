@@ -19,7 +19,7 @@ std::shared_ptr<c10::Event> recorded_on(const at::Device& device)
 
 }  // namespace
 
-StepNews::StepNews(at::Tensor own, const RankGroup& ranks)
+StepSummary::StepSummary(at::Tensor own, const RankGroup& ranks)
 {
     ranks.all_reduce(own);
     host_ = own;
@@ -29,24 +29,24 @@ StepNews::StepNews(at::Tensor own, const RankGroup& ranks)
     copied_ = recorded_on(own.device());
 }
 
-std::shared_ptr<const c10::Event> StepNews::beginning(const at::Device& device)
+std::shared_ptr<const c10::Event> StepSummary::beginning(const at::Device& device)
 {
     return device.is_cpu() ? nullptr : recorded_on(device);
 }
 
-std::optional<double> StepNews::seconds_since(const std::shared_ptr<const c10::Event>& beginning) const
+std::optional<double> StepSummary::seconds_since(const std::shared_ptr<const c10::Event>& beginning) const
 {
     if (!copied_ || !beginning) return std::nullopt;
     wait();
     return beginning->elapsedTime(*copied_) * 1e-3;
 }
 
-void StepNews::wait() const
+void StepSummary::wait() const
 {
     if (copied_ && !std::exchange(is_there_, true)) copied_->synchronize();
 }
 
-double StepNews::number(std::int64_t i) const
+double StepSummary::number(std::int64_t i) const
 {
     wait();
     return host_.const_data_ptr<double>()[i];

@@ -138,14 +138,14 @@ struct FieldErrors {
 
 enum class LoopEnd : std::uint8_t { Done, OutOfTime, Interrupted };
 
-struct StepUnderWay {
+struct PendingStep {
     std::int64_t number = 0;       // from 1
     std::int64_t index = 0;        // of its first case, among those that train
     std::int64_t num_counted = 0;  // cases that the data groups took together
     double rate = 0;
     Clock::time_point start;
     std::shared_ptr<const c10::Event> start_on_device;
-    StepNews news;
+    StepSummary news;
     bool is_taken = true;                   // the weights were changed
     double seconds_waited = 0;              // for cases that were not read yet
     std::optional<double> next_loss_scale;  // in float16
@@ -216,14 +216,14 @@ private:
     static Example with_tensors(Example example, const std::vector<at::Tensor>& tensors);
     at::Tensor loss_with_gradients(const Example& example, double weight);
     at::Tensor computed(const Example& example, double weight);
-    void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
-    at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
+    void step(const std::vector<StepCase>& cases, PendingStep& under_way, double stop);
+    at::Tensor local_summary(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
     LoopEnd finish_steps(std::size_t num_left);
     CaseTensors augmented(const CaseTensors& example, std::int64_t time) const;
     std::int64_t points_in_step(std::int64_t index) const;
     DeviceLoad load_of(const std::string& what, const CaseSet& cases, std::int64_t index, bool trains) const;
-    void finish_step(const StepUnderWay& step);
-    void leave_out(const StepUnderWay& step, double loss);
+    void finish_step(const PendingStep& step);
+    void leave_out(const PendingStep& step, double loss);
     std::string names_of_cases(std::int64_t step) const;
     FieldErrors errors(CaseSet RunCases::* cases, const std::string& split);
     Json metrics(const FieldErrors& errors) const;
@@ -270,7 +270,7 @@ private:
     std::optional<StepGraphs> graphs_;  // where steps are recorded
 
     std::int64_t steps_done_ = 0;
-    std::deque<StepUnderWay> under_way_;
+    std::deque<PendingStep> under_way_;
     std::int64_t first_step_ = 0;   // of this process
     Clock::time_point loop_start_;  // when that began
     Clock::time_point last_news_;   // when a step's loss was known last
@@ -357,7 +357,7 @@ void Run::prepare_part(std::size_t index, const TrainingStart& start, const vola
     part.of_sets = statistics_of_sets(part.stored->train, part.scalings);
     for (std::int64_t i = 0; i < part.stored->train.size(); ++i) {
         PointInputs bounds{.embedding = part.stored->train.input_bounds(i), .positions = {}, .constants = {}, .time = {}};
-        tell_of_case(bounds, part.data, part.stored->train.sources()[i]);
+        add_case_constants(bounds, part.data, part.stored->train.sources()[i]);
         part.ranges.add(bounds);
     }
 }
@@ -900,7 +900,7 @@ std::string Run::why_no_graphs() const
     if (config_.training.offload) return "training.offload copies tensors to the host in each step";
     if (config_.shard_parameters) return "parallel.parameters=sharded gathers them in each step";
     for (const auto& part : parts_) {
-        if (part.data.knows_all_points && part.data.num_sampled > 0) return "the model knows all points of a case, of which others are drawn in each step";
+        if (part.data.needs_all_points && part.data.num_sampled > 0) return "the model knows all points of a case, of which others are drawn in each step";
     }
     return {};
 }
@@ -955,7 +955,7 @@ at::Tensor Run::computed(const Example& example, double weight)
     return loss;
 }
 
-void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop)
+void Run::step(const std::vector<StepCase>& cases, PendingStep& under_way, double stop)
 {
     if (config_.training.scheduler == "one_cycle") update_->optimizers().set_first_beta(first_beta_in_cycle(steps_done_, num_steps_total()));
     update_->zero_grad();
@@ -979,12 +979,12 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
     }
     under_way.is_taken = outcome.is_taken;
     under_way.next_loss_scale = update_->loss_scale();
-    under_way.news = {own_news(cases, losses, stop, outcome.gradient_norm), device_mesh_->all()};
+    under_way.news = {local_summary(cases, losses, stop, outcome.gradient_norm), device_mesh_->all()};
 }
 
 /// One message for all that the ranks must know of each other: the loss over all points, averaged over the step's cases, a wish to stop, and the gradients'
 /// norm, which one rank tells. A loss that no rank has a share of, but each the whole, counts on one rank of a group.
-at::Tensor Run::own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const
+at::Tensor Run::local_summary(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const
 {
     const auto options = to_local(losses[0]).options().dtype(torch::kDouble);
     const auto number = [&](double value) { return torch::full({}, value, options); };  // no copy from the host
@@ -1024,15 +1024,15 @@ LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t
         const auto cases = order_->cases_of_step(steps_done_);
 
         profile.next_step();
-        StepUnderWay under_way;
+        PendingStep under_way;
         under_way.number = steps_done_ + 1;
         under_way.index = cases[0].index;
         under_way.num_counted = order_->cases_in_step(steps_done_);
         under_way.rate = learning_rate(config_.training, steps_done_, num_steps) * plateau_.factor;
         under_way.start = Clock::now();
-        under_way.start_on_device = StepNews::beginning(device());
-        const bool is_out_of_time = config_.training.max_minutes > 0 && seconds_since(start_) > 60 * config_.training.max_minutes;
-        const auto wish = stop_requested != 0 ? StepNews::kInterrupted : is_out_of_time ? StepNews::kOutOfTime : 0;
+        under_way.start_on_device = StepSummary::beginning(device());
+        const bool has_reached_time_limit = config_.training.max_minutes > 0 && seconds_since(start_) > 60 * config_.training.max_minutes;
+        const auto wish = stop_requested != 0 ? StepSummary::kInterrupted : has_reached_time_limit ? StepSummary::kOutOfTime : 0;
         within_memory([&] { return load_of("a training step", training_cases(), cases[0].index, true); }, [&] { step(cases, under_way, wish); });
         ++steps_done_;
         under_way_.push_back(std::move(under_way));
@@ -1070,7 +1070,7 @@ LoopEnd Run::finish_steps(std::size_t num_left)
     return stop;
 }
 
-void Run::finish_step(const StepUnderWay& step)
+void Run::finish_step(const PendingStep& step)
 {
     const auto loss = step.news.loss();
     // A device is asked for its own time: the host goes on while it computes.
@@ -1111,7 +1111,7 @@ void Run::finish_step(const StepUnderWay& step)
 }
 
 /// A step whose loss or gradients are not finite, where so many may be left out in a row.
-void Run::leave_out(const StepUnderWay& step, double loss)
+void Run::leave_out(const PendingStep& step, double loss)
 {
     epoch_cases_left_out_ += step.num_counted;
     ++skipped_in_a_row_;

@@ -85,7 +85,7 @@ TEST(Registry, EveryModelPredictsFromTheSameInputs)
     const PointInputs inputs{
         .embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}}), .time = {}};
     for (const auto& entry : registered_models()) {
-        if (entry.name == "scale" || entry.is_of_grids() || entry.takes_body()) continue;
+        if (entry.name == "scale" || entry.is_grid_model() || entry.needs_body()) continue;
         const auto model = make_model(entry.name, small_arguments(entry));
         EXPECT_EQ(model.forward(inputs).sizes(), at::IntArrayRef({1, 20, 4})) << entry.name;
         EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments) << entry.name;
@@ -114,7 +114,7 @@ TEST(Registry, EveryModelOfGridsIsMadeFromWhatTheDataSay)
                      {"latent_channels", 4}, {"num_fno_layers", 1}, {"num_fno_modes", 2},   {"hidden_size", 8},
                      {"depth", 1},           {"num_heads", 2}};
     for (const auto& entry : registered_models()) {
-        if (!entry.is_of_grids()) continue;
+        if (!entry.is_grid_model()) continue;
         for (const auto directions : entry.directions) {
             SCOPED_TRACE(entry.name + " of " + std::to_string(directions) + " directions");
             std::vector<std::int64_t> extents{16, 8, 8};

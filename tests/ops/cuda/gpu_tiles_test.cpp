@@ -54,16 +54,16 @@ void expect_slices_as_in_double(const SliceSizes& s, bool warm, double limit)
     const auto W = random_numbers<float>(slices * s.head_dim, 0.7F, 4), bias = random_numbers<float>(slices, 1, 5),
                states = random_numbers<float>(slices * s.head_dim, 1, 6), dsums = random_numbers<float>(slices * (s.head_dim + 1), 1, 7),
                noise = random_numbers<float>(warm ? s.count * slices : 0, 1, 8);
-    std::vector<float> warmth(warm ? s.heads * padded : 0, NAN);
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(warmth.size()); ++i)
-        if (i % padded < s.count) warmth[i] = 0.5F + 0.1F * static_cast<float>(i % 9);
+    std::vector<float> inverse_temperature(warm ? s.heads * padded : 0, NAN);
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(inverse_temperature.size()); ++i)
+        if (i % padded < s.count) inverse_temperature[i] = 0.5F + 0.1F * static_cast<float>(i % 9);
     const auto expected = slice_oracle(s, {as_doubles(x), as_doubles(W), as_doubles(bias), as_doubles(f), as_doubles(dy), as_doubles(states), as_doubles(dsums),
-                                           as_doubles(warmth), as_doubles(noise)});
+                                           as_doubles(inverse_temperature), as_doubles(noise)});
 
     const OnDevice<T> x_(x), f_(f), dy_(dy), y_(unset<T>(rows)), dx_(unset<T>(rows)), df_(unset<T>(rows));
-    const OnDevice<float> W_(W), bias_(bias), states_(states), dsums_(dsums), noise_(noise), warmth_(warmth), log_sums_(unset<float>(s.heads * padded)),
-        sums_(unset<float>(slices * (s.head_dim + 1))), dstates_(unset<float>(slices * (s.head_dim + 1))), dW_(unset<float>(slices * (s.head_dim + 1))),
-        dwarmth_(unset<float>(s.heads * padded));
+    const OnDevice<float> W_(W), bias_(bias), states_(states), dsums_(dsums), noise_(noise), warmth_(inverse_temperature),
+        log_sums_(unset<float>(s.heads * padded)), sums_(unset<float>(slices * (s.head_dim + 1))), dstates_(unset<float>(slices * (s.head_dim + 1))),
+        dW_(unset<float>(slices * (s.head_dim + 1))), dwarmth_(unset<float>(s.heads * padded));
     const TilePoints points{M,
                             {x_.data(), stride},
                             W_.data(),
@@ -78,7 +78,7 @@ void expect_slices_as_in_double(const SliceSizes& s, bool warm, double limit)
     std::vector<float> once;
     for (int turn = 0; turn < 2; ++turn) {
         sum_in_slices(kGpu, points, {f_.data(), stride}, true, sums_.data());
-        bring_from_slices(kGpu, points, states_.data(), {y_.data(), stride});
+        deslice_rows(kGpu, points, states_.data(), {y_.data(), stride});
         sum_in_slices(kGpu, points, {dy_.data(), stride}, false, dstates_.data());
         find_slice_gradients(kGpu, points,
                              {states_.data(),

@@ -43,21 +43,29 @@ void expect_as_in_double(const TileCase& made, double limit)
     const auto W = random(float(), slices * s.head_dim, 0.7F), bias = random(float(), slices, 1), states = random(float(), slices * s.head_dim, 1),
                dsums = random(float(), slices * (s.head_dim + 1), 1);
     const auto padded = padded_points(s.count);
-    std::vector<float> warmth(s.heads * padded, NAN), noise;
+    std::vector<float> inverse_temperature(s.heads * padded, NAN), noise;
     if (made.warm) {
         for (int h = 0; h < s.heads; ++h)
-            for (std::int64_t n = 0; n < s.count; ++n) warmth[h * padded + n] = 0.5F + 0.1F * static_cast<float>((n + h) % 9);
+            for (std::int64_t n = 0; n < s.count; ++n) inverse_temperature[h * padded + n] = 0.5F + 0.1F * static_cast<float>((n + h) % 9);
         noise = random(float(), s.count * slices, 1);
     }
     const auto expected = slice_oracle(s, {doubles(x), doubles(W), doubles(bias), doubles(f), doubles(dy), doubles(states), doubles(dsums),
-                                           made.warm ? doubles(warmth) : std::vector<double>(), doubles(noise)});
+                                           made.warm ? doubles(inverse_temperature) : std::vector<double>(), doubles(noise)});
 
     std::vector<float> log_sums(s.heads * padded, NAN), sums(slices * (s.head_dim + 1), NAN), dstates(sums), dW(sums), dwarmth(s.heads * padded, NAN);
     std::vector<T> y(rows), dx(rows), df(rows);
     const auto stride = static_cast<std::int64_t>(s.heads) * s.head_dim;
-    const TilePoints points{
-        M,       {x.data(), stride}, W.data(),  bias.data(), made.warm ? warmth.data() : nullptr, made.warm ? noise.data() : nullptr, log_sums.data(), s.count,
-        s.heads, s.slices,           s.head_dim};
+    const TilePoints points{M,
+                            {x.data(), stride},
+                            W.data(),
+                            bias.data(),
+                            made.warm ? inverse_temperature.data() : nullptr,
+                            made.warm ? noise.data() : nullptr,
+                            log_sums.data(),
+                            s.count,
+                            s.heads,
+                            s.slices,
+                            s.head_dim};
     sum_in_slices_by<M>(launcher, points, {f.data(), stride}, true, sums.data());
     EXPECT_LT(relative_error(doubles(sums), expected.sums), limit);
     bring_from_slices_by<M>(launcher, points, states.data(), {y.data(), stride});

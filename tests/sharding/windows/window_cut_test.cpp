@@ -431,7 +431,7 @@ Improved improve(const Mesh& mesh, int num_ranks, const std::vector<std::int32_t
         auto how = options;
         how.given = &mine;
         WindowCut cut(windows, messages, how);
-        if (options.improve_given) cut.refine();
+        if (options.repair_given) cut.refine();
         cut.number_along_curve();
         cut.find_ghosts(1);
         EXPECT_EQ(cut.num_graph_entries(), mesh_graph(mesh).num_entries());
@@ -478,7 +478,7 @@ TEST(WindowCut, ImprovesWhatIsGiven)
     ASSERT_GT(imbalance(before), 1.9);
 
     for (const bool contiguous : {false, true}) {
-        const WindowCutOptions options{.num_parts = 4, .improve_given = true, .contiguous = contiguous};
+        const WindowCutOptions options{.num_parts = 4, .repair_given = true, .contiguous = contiguous};
         const auto found = improve(mesh, 1, given, options);
         EXPECT_LE(imbalance(found.partition), 1.03) << contiguous;
         EXPECT_LT(edge_cut(found.partition, graph), 3 * edge_cut(before, graph)) << contiguous;
@@ -500,7 +500,7 @@ TEST(WindowCut, RefusesToImproveWhatIsTooScattered)
         RankMessages alone;
         const HeldMesh held(mesh);
         const CurveWindows windows(held, alone, 1000, 0);
-        WindowCut(windows, alone, {.num_parts = 5, .given = &given, .improve_given = true, .most_blocks = 100});
+        WindowCut(windows, alone, {.num_parts = 5, .given = &given, .repair_given = true, .most_blocks = 100});
     }));
 }
 

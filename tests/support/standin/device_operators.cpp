@@ -108,7 +108,7 @@ public:
     }
 
     /// Gives arguments on the device the shape and memory that the operator has given those of the CPU. Call it before `to_device`.
-    void bring_back()
+    void second_half()
     {
         for (auto& known : storages_) {
             if (known.host.data() == known.given) continue;
@@ -404,7 +404,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const 
     };
     compute(inner);
     for (auto& result : inner) for_tensors(result, [&](at::Tensor& tensor) { reorder_sums(schema.name(), arguments, tensor); });
-    call.bring_back();
+    call.second_half();
     std::vector<at::Tensor> results;
     for (std::size_t i = 0; i < inner.size(); ++i) {
         const bool written = is_written(schema.returns()[i]);

@@ -11,9 +11,9 @@ namespace meshard {
 /// the sizes of that input but not its layout. Backward rules give their result the stored layout, so that no
 /// redistribution is needed where gradients are added. Any layout would be correct; this one is the cheapest. Keeps the
 /// latest entry for each device mesh and sizes; equal on every rank.
-void remember_cut(const at::Tensor& tensor);
+void store_layout(const at::Tensor& tensor);
 
 /// The layouts stored last for these sizes, if any.
-std::optional<AxisLayouts> recall_cut(const RuleCall& call, c10::IntArrayRef sizes);
+std::optional<AxisLayouts> find_layout(const RuleCall& call, c10::IntArrayRef sizes);
 
 }  // namespace meshard

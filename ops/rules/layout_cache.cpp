@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/rules/cut_memory.h"
+#include "ops/rules/layout_cache.h"
 
 #include <map>
 #include <memory>
@@ -27,7 +27,7 @@ std::map<const DeviceMesh*, Notes>& all_notes()
 
 }  // namespace
 
-void remember_cut(const at::Tensor& tensor)
+void store_layout(const at::Tensor& tensor)
 {
     if (!is_sharded(tensor) || !tensor.requires_grad()) return;
     const auto& spec = *spec_of(tensor);
@@ -40,7 +40,7 @@ void remember_cut(const at::Tensor& tensor)
     notes.layouts[tensor.sizes().vec()] = spec.axes;
 }
 
-std::optional<AxisLayouts> recall_cut(const RuleCall& call, c10::IntArrayRef sizes)
+std::optional<AxisLayouts> find_layout(const RuleCall& call, c10::IntArrayRef sizes)
 {
     const std::lock_guard lock(mutex);
     const auto notes = all_notes().find(call.device_mesh().get());
