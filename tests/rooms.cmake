@@ -49,7 +49,7 @@ set(rooms
   "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/prediction: apps/cases apps/evaluation apps/grids apps/program apps/settings apps/training io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: io/bytes partition sharding/memory sharding/messages sharding/transport"
-  "apps/cases: apps/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/messages sharding/ranks sharding/tensor"
+  "apps/cases: apps/program apps/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/messages sharding/ranks sharding/tensor"
   "apps/grids: apps/cases apps/settings apps/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"
   "apps/evaluation: apps/cases apps/program apps/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/python: io io/bytes io/shards models/geotransolver models/graph models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"

@@ -2,6 +2,7 @@
 #include "apps/program/output_file.h"
 
 #include "apps/program/command_line.h"
+#include "apps/program/text_table.h"
 #include "io/bytes/atomic_file.h"
 #include "io/foam/foam_reader.h"
 #include "io/shards/manifest.h"
@@ -131,6 +132,19 @@ void require_writable_folder(const fs::path& folder, const std::string& what)
     while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
     const std::string reason = !fs::is_directory(above, error) ? "it is no folder" : ::access(above.c_str(), W_OK | X_OK) != 0 ? std::strerror(errno) : "";
     if (!reason.empty()) throw IoError(what + " cannot be made or written: " + above.string() + ": " + reason + ". Choose another.");
+}
+
+std::string size_of_small_parts(std::int64_t num_parts, std::int64_t num_rows, const std::filesystem::path& place)
+{
+    constexpr std::uint64_t kBytesOfPart = 4300, kLarge = 100 << 20;  // measured, of a surface with two arrays
+    constexpr std::int64_t kFewRows = 100;                            // of a part
+    const auto bytes = kBytesOfPart * static_cast<std::uint64_t>(num_parts);
+    if (bytes < kLarge || num_rows > kFewRows * num_parts) return {};
+    std::error_code error;
+    const auto space = std::filesystem::space(place, error);
+    const auto size = count_text(num_parts, "part") + " make a folder of at least " + bytes_text(bytes);
+    if (!error && space.available < bytes) throw UsageError(size + ", and " + place.string() + " has " + bytes_text(space.available) + " left. Ask for fewer.");
+    return size + ", a file a part, for " + count_text(num_rows, "row") + " of the mesh";
 }
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -35,6 +36,13 @@ void require_output(const std::filesystem::path& output, const std::vector<std::
 /// The same of a folder for results of a run, of which `cases.csv` could be one of its case tables.
 /// @throws as `require_output`
 void require_result_folder(const std::filesystem::path& folder, const std::vector<std::filesystem::path>& case_tables);
+
+/// A shards folder has a file for each part, with a header, names of arrays, and a line of the manifest and the index: of small parts that is most of it.
+/// @param num_rows   of the mesh that is cut
+/// @param place      a folder of the disk to which the folder goes
+/// @return what is to be warned of: how large the folder becomes, without a full stop; empty where that is not much, or most of it are the rows
+/// @throws UsageError where the disk has less room
+std::string size_of_small_parts(std::int64_t num_parts, std::int64_t num_rows, const std::filesystem::path& place);
 
 /// @param what   begins the message
 /// @throws IoError unless `folder` is one in which the user may write, or can be made
