@@ -240,6 +240,7 @@ int train_command(std::span<const std::string> arguments)
         mesh_shape(config, num_ranks);
         if (!is_trial) RunFolder(options, config.run_dir(), false);
     };
+    say_on_interruption_of("train", "Cases that are cut and stored stay in " + config.data.shards.string() + "; the same command goes on with the others.");
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());
         if (world.rank() == 0) say_dropped(dropped, config.model.name);

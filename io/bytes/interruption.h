@@ -45,7 +45,7 @@ private:
 };
 
 /// What is said when an interruption ends the process: `line` goes to stderr if that happens at once (empty: nothing), `left` is the end of what
-/// `throw_if_interrupted` says.
+/// `throw_if_interrupted` says; empty: that the unfinished output was removed.
 void say_on_interruption(std::string line, std::string left);
 
 /// Lets the signals wait that `end_well_on_interruption` handles, until that is called, also by the program which this one becomes (exec): while it loads, they
