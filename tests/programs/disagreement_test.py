@@ -68,7 +68,7 @@ class Disagreement(Case):
 
     def test_in_a_setting_is_refused(self):
         other = (*TRAIN, "training.optimizer.lr=1e-4")
-        text = "training.optimizer.lr is '1e-3' on ranks 0, 2 and '1e-4' on rank 1"
+        text = "training.optimizer.lr is '0.001' on ranks 0, 2 and '0.0001' on rank 1"
         self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text)
         self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text, launcher=of_srun)
         self.assert_refused_under_mpirun([(TRAIN,), (other,), (TRAIN,)], text)
@@ -178,3 +178,14 @@ class Disagreement(Case):
             self.assertLess(time.monotonic() - begin, 20)
             self.assert_fails(results[bad], 3, "nowhere.yaml cannot be read")
             self.assert_fails(results[1 - bad], 5, f"rank {bad} has failed: meshard train: configuration nowhere.yaml cannot be read")
+    def test_in_how_a_number_is_written_is_none(self):
+        one = ("training.optimizer.lr=0.001", "training.max_steps=2", "training.optimizer.betas=[0.9, 0.999]", "data.split={train: 0.5, val: 0.5}")
+        other = ("training.optimizer.lr=1e-3", "training.max_steps=2.0", "training.optimizer.betas=[9e-1, .999]", "data.split={train: 5e-1, val: +0.5}")
+        words = ("~data.split", "training.optimizer.weight_decay=")
+        for result in self.started((("train", "car.yaml", *words[:1], *one, words[1] + "0"),), (("train", "car.yaml", *words[:1], *other, words[1] + "-0"),)):
+            self.assert_good(result)
+        shutil.rmtree(self.folder / "runs")
+        self.assert_refused([((*TRAIN, "run_id=1e3"),), ((*TRAIN, "run_id=1000"),)], "run_id is '1e3' on rank 0 and '1000' on rank 1")   # a text
+        self.assert_refused([((*TRAIN, "training.optimizer.lr=0.1"),), ((*TRAIN, "training.optimizer.lr=0.10000000000000002"),)],
+                            "training.optimizer.lr is '0.1' on rank 0 and '0.10000000000000002' on rank 1")
+
