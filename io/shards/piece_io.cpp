@@ -237,10 +237,10 @@ void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, 
     write_vtk_xml(path, mesh, mesh.kind, options);
 }
 
-void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources)
+void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources, std::span<const std::string> hashes)
 {
     // An index has no rows, only names and types of arrays.
-    write_vtk_index(path, piece_mesh(like), sources, like.num_ghost_layers);
+    write_vtk_index(path, piece_mesh(like), sources, like.num_ghost_layers, hashes);
 }
 
 Subdomain read_piece(const std::filesystem::path& path, const Manifest& manifest, std::int32_t part)

@@ -2,6 +2,7 @@
 #include "io/vtk/vtk_parallel_reader.h"
 
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
 #include "io/bytes/read_warnings.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
@@ -191,6 +192,12 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
         if (!std::filesystem::exists(piece_path)) piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
         const auto extension = piece_path.extension();
         if (extension != (is_surface ? ".vtp" : ".vtu")) file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
+        if (const auto* const written = element.attribute("Hash")) {
+            const std::string hash = hash_file(piece_path);
+            if (hash != *written)
+                file.fail("piece '" + *source + "' has the hash " + hash + ", when it was written " + *written +
+                          ": its content was changed. Cut the source again, or remove Hash from the index to read the piece as it is");
+        }
         pieces.push_back(read_vtk_piece(piece_path, options));
     }
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;

@@ -302,7 +302,8 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
     VtkXmlWriter(mesh, kind, options).write(path);
 }
 
-void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers)
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers,
+                     std::span<const std::string> hashes)
 {
     const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
     std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + type + "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <" +
@@ -310,7 +311,8 @@ void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::s
     text += index_group("PPointData", like.point_data);
     text += index_group("PCellData", like.cell_data);
     text += "    <PPoints>\n      <PDataArray" + vtk_declaration(like.points) + "/>\n    </PPoints>\n";
-    for (const std::string& source : sources) text += "    <Piece" + attribute_text("Source", source) + "/>\n";
+    for (std::size_t i = 0; i < sources.size(); ++i)
+        text += "    <Piece" + attribute_text("Source", sources[i]) + (hashes.empty() ? "" : attribute_text("Hash", hashes[i])) + "/>\n";
     text += "  </" + type + ">\n</VTKFile>\n";
     write_file_atomically(path, text);
 }

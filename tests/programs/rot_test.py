@@ -107,6 +107,37 @@ class RottenShards(Rot):
             for words in (*self.VERBS, ("info", "shards")):
                 self.assert_fails(self.meshard(*words), 3, "manifest.json", "is damaged or was changed")
 
+    def test_pieces_are_refused_through_the_index_too(self):
+        copy_sample("body.vtp", self.folder / "body.vtp")
+        index = self.folder / "shards/mesh.pvtu"
+        verbs = [[word if word != "shards" else index for word in words] for words in (*self.VERBS[2:], ("derive", "shards", "--gradient", "p", "-o", "out.vtu"),
+                 ("interpolate", "shards", "body.vtp", "-o", "out.vtp"), ("partition", "shards", "-n", 2, "-o", "out"))]
+        for words in verbs:
+            result = self.meshard(*words)
+            self.assert_good(result)
+            self.assertNotIn("warning", result.err)
+            self.run_words("bash", "-c", "rm -rf out*")
+        whole = self.piece.read_bytes()
+        field = int(re.search(rb'<DataArray [^>]*Name="p"[^>]*offset="(\d+)"', whole)[1])
+        flip(self.piece, whole.index(b"_", whole.index(b"<AppendedData")) + 1 + field + 8)
+        for words in verbs:
+            self.assert_fails(self.meshard(*words), 3, "mesh.pvtu", "piece 'pieces/mesh_0002.vtu' has the hash", "when it was written xxh64:", "remove Hash")
+            self.assertEqual(self.names(), ["body.vtp", "shards"], words)
+        text = index.read_text()
+        index.write_text(re.sub(' Hash="[^"]*"', "", text))   # as of earlier versions and other programs
+        self.assert_good(self.meshard("convert", index, "out.vtu"))
+        (self.folder / "out.vtu").unlink()
+        self.piece.write_bytes(whole)
+        index.write_text(text)
+
+        def converted():
+            result = self.meshard("convert", index, "out.vtu")
+            content = (self.folder / "out.vtu").read_bytes() if result.code == 0 else None
+            (self.folder / "out.vtu").unlink(missing_ok=True)
+            return result, content
+
+        self.assert_refused_or_same(index, converted, ["mesh"], 40, 10)
+
     def test_folders_of_earlier_versions_are_read(self):
         manifest = self.folder / "shards/manifest.json"
         content = json.loads(manifest.read_text())
