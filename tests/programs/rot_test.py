@@ -218,8 +218,24 @@ class RottenRun(Rot):
         whole = path.read_text()
         path.write_text(whole.replace("seed: 0", "seed: 1").replace("lr: 0.001", "lr: 0.002"))
         for words in (("predict", "runs/car", "body.vtp", "-o", "out.vtp"), ("evaluate", "runs/car", "test"), ("train", "--resume", "runs/car")):
-            self.assert_fails(self.meshard(*words), 3, "resolved_config.yaml is damaged or was changed", "remove its last line")
+            self.assert_fails(self.meshard(*words), 3, "resolved_config.yaml is damaged or was changed", "remove its first line")
         path.write_text(whole)
+
+    def test_settings_that_were_cut_short_are_refused(self):
+        path = self.run / "resolved_config.yaml"
+        whole = path.read_bytes()
+        for length in (0, 5, 40, len(whole) // 4, len(whole) // 2, whole.index(b"training:"), len(whole) - 1):
+            path.write_bytes(whole[:length])
+            for words in (("predict", "runs/car", "body.vtp", "-o", "out.vtp"), ("evaluate", "runs/car", "test"), ("train", "--resume", "runs/car", "training.num_epochs=3")):
+                self.assert_fails(self.meshard(*words), 3, "resolved_config.yaml", "is damaged")
+
+    def test_checkpoint_behind_a_link_that_leads_nowhere_is_not_replaced_by_another(self):
+        self.checkpoint.unlink()
+        self.checkpoint.symlink_to("/nowhere/best.safetensors")
+        for words in (("predict", "runs/car", "body.vtp", "-o", "out.vtp"), ("evaluate", "runs/car", "test"), ("report", "runs/car", "-o", "rep")):
+            self.assert_fails(self.meshard(*words), 3, "best.safetensors")
+        self.checkpoint.unlink()
+        self.assert_good(self.predicted()[0])   # a run that was stopped before its first validation has only the last
 
     def test_files_of_another_run_are_refused(self):
         self.assert_good(self.meshard("train", "car.yaml", "run_id=other", "seed=5", "training.max_steps=1"))
@@ -242,8 +258,8 @@ class RottenRun(Rot):
             put_header(path, header, data)
         config = self.run / "resolved_config.yaml"
         lines = config.read_text().splitlines(keepends=True)
-        self.assertRegex(lines[-1], r"^# meshard run 1 xxh64:[0-9a-f]{16}\n$")
-        config.write_text("".join(lines[:-1]))
+        self.assertRegex(lines[0], r"^# meshard run 1 xxh64:[0-9a-f]{16}\n$")
+        config.write_text("".join(lines[1:]))
         self.assertEqual(self.predicted()[1], expected)
         self.assert_good(self.meshard("train", "--resume", "runs/car", "training.num_epochs=3"))
 
