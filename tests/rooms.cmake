@@ -49,7 +49,7 @@ set(rooms
   "apps/cut: apps/console apps/program io/bytes io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/devices: apps/console partition sharding/memory sharding/transport"
   "apps/fields: apps/console io io/foam ops/fields partition partition/mesh sharding/tensor"
-  "apps/learning/cases: apps/learning/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/ranks sharding/tensor"
+  "apps/learning/cases: apps/console apps/learning/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/ranks sharding/tensor"
   "apps/learning/checkpoints: apps/console io/bytes io/checkpoints models/layers partition sharding/parameters sharding/tensor"
   "apps/learning/evaluation: apps/console apps/learning/cases apps/learning/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/learning/grids: apps/learning/cases apps/learning/settings apps/learning/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"
@@ -59,7 +59,7 @@ set(rooms
   "apps/learning/steps: apps/console apps/devices apps/learning/cases apps/learning/evaluation apps/learning/grids apps/learning/settings apps/learning/store io/bytes partition sharding/tensor"
   "apps/learning/store: apps/learning/cases apps/learning/settings io/bytes io/shards models/layers partition partition/mesh sharding/tensor"
   "apps/learning/sweep: apps/console apps/learning/cases apps/learning/evaluation io/bytes partition"
-  "apps/learning/training: apps/console apps/devices apps/learning/cases apps/learning/checkpoints apps/learning/evaluation apps/learning/grids apps/learning/settings apps/learning/steps io/bytes io/shards models/layers models/registry partition sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/learning/training: apps/console apps/devices apps/learning/cases apps/learning/checkpoints apps/learning/evaluation apps/learning/grids apps/learning/settings apps/learning/steps apps/program apps/settings io/bytes io/shards models/layers models/registry partition sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: apps/console apps/devices io io/bytes io/foam io/shards partition partition/mesh sharding/memory sharding/messages sharding/transport"
   "apps/python: io io/bytes io/shards models/geotransolver models/graph models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/verbs: apps/bench apps/console apps/cut apps/devices apps/fields apps/learning/cases apps/learning/checkpoints apps/learning/prediction apps/learning/report apps/learning/settings apps/learning/steps apps/learning/sweep apps/learning/training apps/program io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/tensor sharding/transport")

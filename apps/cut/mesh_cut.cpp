@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/mesh_cut.h"
 
+#include "apps/console/part_files.h"
 #include "apps/console/text_table.h"
 #include "apps/cut/shard_sink.h"
 #include "apps/program/command_line.h"
@@ -61,22 +62,6 @@ void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::strin
     if (arguments.num_parts > num_rows && !arguments.allow_empty)
         throw UsageError(name + " has " + count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell") + ", fewer than the " +
                          std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or allow empty parts with --allow-empty.");
-}
-
-/// Each part is a file of its own, with a header, names of arrays, and a line of the manifest and the index: of small parts that is most of the folder.
-void check_folder_size(const std::string& name, std::int64_t num_rows, const CutArguments& arguments)
-{
-    constexpr std::uint64_t kBytesOfPart = 4300, kLarge = 100 << 20;  // measured, of a surface with two arrays
-    constexpr std::int64_t kFewRows = 100;                            // of a part
-    const auto bytes = kBytesOfPart * static_cast<std::uint64_t>(arguments.num_parts);
-    if (arguments.dry_run || bytes < kLarge || num_rows > kFewRows * arguments.num_parts) return;
-    const auto folder = std::filesystem::absolute(arguments.output).lexically_normal();
-    std::error_code error;
-    const auto space = std::filesystem::space(folder.parent_path(), error);
-    const auto size = count_text(arguments.num_parts, "part") + " make a folder of at least " + bytes_text(bytes);
-    if (!error && space.available < bytes)
-        throw UsageError(size + ", and " + folder.parent_path().string() + " has " + bytes_text(space.available) + " left. Ask for fewer.");
-    warn("partition", name + ": " + size + ", a file a part, for " + count_text(num_rows, "row") + " of the mesh.");
 }
 
 std::int32_t given_part(const DataArray& array, std::int64_t row)
@@ -218,7 +203,11 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     PartitionReport report = report_on(source.name, arguments, steps);
     CutJob job{arguments, std::move(given), report, timer};
     const bool is_first = messages.rank() == 0;
-    if (is_first) check_folder_size(source.name, num_rows, arguments);
+    if (is_first && !arguments.dry_run) {
+        const auto folder = std::filesystem::absolute(arguments.output).lexically_normal();
+        if (const auto size = size_of_small_parts(arguments.num_parts, num_rows, folder.parent_path()); !size.empty())
+            warn("partition", source.name + ": " + size + ".");
+    }
 
     warn_of_nan(steps, messages);
     timer.begin("graph");

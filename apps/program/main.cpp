@@ -61,17 +61,24 @@ const Verb& find_verb(const std::string& name)
                      (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
 }
 
-/// Each of mpirun's processes would do the whole, write the same file, and never answer ranks that were started with another verb.
+/// Each process of a launcher would do the whole, write the same file, and never answer ranks that were started with another verb.
 void refuse_ranks(std::string_view verb)
 {
     constexpr std::string_view kOnOneRank[] = {"info", "repartition", "check", "merge", "convert", "sweep", "forces", "render"};
-    if (std::ranges::find(kOnOneRank, verb) == std::end(kOnOneRank) || std::getenv("MESHARD_LAUNCH")) return;
-    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-        const char* const size = std::getenv(variable);
-        if (!size || std::atoi(size) < 2) continue;
-        throw UsageError(std::string(verb) + " runs on one rank, and " + size + " were started" +
-                         ". Start it without mpirun or srun; where each process shall do it for itself, with MESHARD_LAUNCH=single.");
+    if (std::getenv("MESHARD_LAUNCH")) return;
+    const auto number = [](const char* variable) {
+        const char* const text = std::getenv(variable);
+        return text ? std::atoi(text) : 0;
+    };
+    const int of_mpi = std::max({number("OMPI_COMM_WORLD_SIZE"), number("PMI_SIZE"), number("PMIX_SIZE")});
+    const int of_all = std::max({of_mpi, std::getenv("RANK") ? number("WORLD_SIZE") : 0, number("SLURM_STEP_NUM_TASKS")});
+    const auto alone = " where each process shall do it for itself, with MESHARD_LAUNCH=single.";
+    if (of_all > 1 && std::ranges::find(kOnOneRank, verb) != std::end(kOnOneRank)) {
+        throw UsageError(std::string(verb) + " runs on one rank, and " + std::to_string(of_all) + " were started. Start it without mpirun, srun or torchrun;" +
+                         alone);
     }
+    if (of_all > 1 && of_mpi < 2 && verb == "partition")
+        throw UsageError("the ranks of partition meet over MPI, and " + std::to_string(of_all) + " were started without it. Start them with mpirun;" + alone);
 }
 
 int run(const std::vector<std::string>& arguments)

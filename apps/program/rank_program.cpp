@@ -6,6 +6,7 @@
 #include "apps/console/text_table.h"
 #include "apps/devices/rank_device.h"
 #include "apps/program/command_line.h"
+#include "io/bytes/interruption.h"
 #include "partition/run_on_threads.h"
 #include "sharding/memory/tensor_memory.h"
 
@@ -33,10 +34,15 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     try {
         const auto device = device_of_rank(device_name, info);
         const c10::DeviceGuard current(device);
-        const auto world = World::connect(info, kTimeoutSeconds, device, facts_of_command());
-        const int code = body(*world);
-        world->finish();
-        return code;
+        try {
+            const auto world = World::connect(info, kTimeoutSeconds, device, facts_of_command());
+            const int code = body(*world);
+            world->finish();
+            return code;
+        } catch (const CommunicationError&) {
+            throw_if_interrupted();  // another rank may have ended by the same wish first
+            throw;
+        }
     } catch (const FailedElsewhere&) {
         return exit_code::ok;  // mpirun ends all ranks at the first other code, and the rank that reports the error may not have done so yet
     } catch (const std::exception& error) {

@@ -119,7 +119,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     of_file->add_option("--association", association, "where the fields live: cell or point")->type_name("WHERE")->capture_default_str();
     if (!parse_arguments(app, arguments)) return false;
 
-    if (options.model.empty() && words.size() > 1 && format_of_content(words.front())) {
+    if (options.model.empty() && words.size() > 1 && std::filesystem::is_regular_file(words.front()) && is_checkpoint_file(words.front())) {
         options.model = words.front();
         words.erase(words.begin());
     }

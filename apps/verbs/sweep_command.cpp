@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -216,8 +217,8 @@ int sweep_command(std::span<const std::string> arguments)
     std::vector<SweptRun> swept;
     for (const auto& run : runs) swept.push_back({.run = run, .result = {}});
     const auto write_tables = [&] {
-        write_file_atomically(folder / "sweep.csv", sweep_csv(swept));
-        write_file_atomically(folder / "sweep.json", sweep_json(swept).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+        const auto table = sweep_csv(swept), numbers = sweep_json(swept).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+        write_files_atomically(std::array{FileContent{folder / "sweep.csv", table}, FileContent{folder / "sweep.json", numbers}});
     };
     bool has_reached_time_limit = false, has_failed = false;
     for (std::size_t i = 0; i < swept.size(); ++i) {

@@ -71,7 +71,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
     app.add_option("--profile", options.profile_steps,
-                   "trace this many steps after the first, a file a rank: RUN_DIR/profile/rank_0.json, ... (chrome://tracing)")
+                   "trace this many steps after the first and print what their time went into; a file a rank: RUN_DIR/profile/rank_0.json, ...")
         ->check(CLI::PositiveNumber)
         ->type_name("STEPS");
     app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
@@ -135,7 +135,8 @@ void add_to_records(std::span<const std::string> arguments, const Settings& sett
 
 bool has_trained(const std::filesystem::path& dir)
 {
-    if (std::filesystem::exists(dir / "checkpoints")) return true;
+    std::error_code error;
+    if (std::filesystem::exists(dir / "checkpoints") && !std::filesystem::is_empty(dir / "checkpoints", error)) return true;
     std::ifstream metrics(dir / "metrics.jsonl");
     for (std::string line; std::getline(metrics, line);) {
         if (line.find("\"train_step\"") != std::string::npos) return true;
@@ -193,7 +194,13 @@ private:
             std::cerr << "meshard train: the run " << dir.string() << " was begun before and has no checkpoint: it begins anew" << std::endl;
         // These are files of a run that is replaced, or that ended before its first step.
         std::filesystem::remove(dir / "metrics.jsonl");
-        std::filesystem::remove_all(dir / "checkpoints");
+        const auto checkpoints = dir / "checkpoints";
+        if (!std::filesystem::is_symlink(checkpoints)) {
+            std::filesystem::remove_all(checkpoints);
+            return;
+        }
+        std::error_code leads_nowhere;
+        for (const auto& entry : std::filesystem::directory_iterator(checkpoints, leads_nowhere)) std::filesystem::remove_all(entry);  // the link stays
     }
 
     FileLock lock_;
@@ -233,6 +240,7 @@ int train_command(std::span<const std::string> arguments)
     add_facts(settings.facts());
     add_facts(cases.facts());
     cache_freed_memory();
+    say_on_interruption_of("train", "Cases that are cut and stored stay in " + config.data.shards.string() + "; the same command goes on with the others.");
     if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also for the ranks started here
 
     const bool is_trial = options.validate || options.print_plan;

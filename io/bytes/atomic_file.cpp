@@ -133,4 +133,23 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view t
     file.commit();
 }
 
+void write_files_atomically(std::span<const FileContent> files)
+{
+    std::vector<std::pair<std::filesystem::path, std::filesystem::path>> written;  // under its temporary name, and where it shall be
+    std::error_code error;
+    try {
+        for (const auto& [path, text] : files) {
+            auto target = file_to_write(path);
+            auto temporary = target;
+            temporary += ".partial-" + std::to_string(::getpid());
+            write_file_atomically(temporary, text);
+            written.emplace_back(std::move(temporary), std::move(target));
+        }
+        for (const auto& [temporary, target] : written) std::filesystem::rename(temporary, target);
+    } catch (...) {
+        for (const auto& [temporary, target] : written) std::filesystem::remove(temporary, error);
+        throw;
+    }
+}
+
 }  // namespace meshard

@@ -58,4 +58,12 @@ private:
 /// Replaces the content of `path` in one step. @throws IoError
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
+struct FileContent {
+    std::filesystem::path path;
+    std::string_view text;
+};
+
+/// The same of files that belong together: none is replaced before all are written. @throws IoError
+void write_files_atomically(std::span<const FileContent> files);
+
 }  // namespace meshard

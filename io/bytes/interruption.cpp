@@ -149,7 +149,7 @@ void throw_if_interrupted()
 {
     if (!is_interrupted || num_held > 0) return;
     const auto* words = last_words.load();
-    throw Interrupted("interrupted; the unfinished output was removed." + (words && !words->left.empty() ? " " + words->left : std::string()));
+    throw Interrupted(words && !words->left.empty() ? "interrupted. " + words->left : "interrupted; the unfinished output was removed.");
 }
 
 }  // namespace meshard

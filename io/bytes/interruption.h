@@ -49,7 +49,8 @@ private:
 };
 
 /// Sets the messages of an interruption that ends the process: `line` is printed to stderr if that happens at once
-/// (empty: nothing), `left` is the end of the message of `throw_if_interrupted`.
+/// (empty: nothing), `left` is the end of the message of `throw_if_interrupted` (empty:
+/// that the unfinished output was removed).
 void say_on_interruption(std::string line, std::string left);
 
 /// Blocks the signals that `end_well_on_interruption` handles until that is called, also in the program that replaces

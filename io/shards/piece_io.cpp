@@ -185,9 +185,7 @@ private:
             std::ranges::any_of(flags.begin(), flags.begin() + map.num_owned, [](std::uint8_t flag) { return flag != 0; }))
             fail("does not have its owned rows first and its ghosts after them in vtkGhostType");
         for (std::int32_t i = 0; i < map.num_owned; ++i)
-            if (owners[i] != subdomain_.part)
-                fail(fmt::format("owns the row {} of {}, but PartitionId says {}", map.global_ids[i], ids_name,
-                                 owners[i]));
+            if (owners[i] != subdomain_.part) fail(fmt::format("owns the row {} of {}, but PartitionId says {}", map.global_ids[i], ids_name, owners[i]));
         map.ghost_owners.assign(owners.begin() + map.num_owned, owners.end());
         return map;
     }
@@ -200,9 +198,8 @@ private:
             const auto found = std::ranges::find(stored, wanted.stored_as, &DataArray::name);
             if (found == stored.end()) fail("has no " + wanted.group + " array '" + wanted.stored_as + "', which the manifest lists");
             if (found->type() != wanted.type || found->num_components() != wanted.num_components)
-                fail(fmt::format("has the {} array '{}' as {} x {}, the manifest as {} x {}", wanted.group,
-                                 wanted.stored_as, found->num_components(), to_string(found->type()),
-                                 wanted.num_components, to_string(wanted.type)));
+                fail(fmt::format("has the {} array '{}' as {} x {}, the manifest as {} x {}", wanted.group, wanted.stored_as, found->num_components(),
+                                 to_string(found->type()), wanted.num_components, to_string(wanted.type)));
             DataArray array = std::move(*found);
             stored.erase(found);
             array.rename(wanted.name);
@@ -240,10 +237,10 @@ void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, 
     write_vtk_xml(path, mesh, mesh.kind, options);
 }
 
-void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources)
+void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources, std::span<const std::string> hashes)
 {
     // An index has no rows, only names and types of arrays.
-    write_vtk_index(path, piece_mesh(like), sources, like.num_ghost_layers);
+    write_vtk_index(path, piece_mesh(like), sources, like.num_ghost_layers, hashes);
 }
 
 Subdomain read_piece(const std::filesystem::path& path, const Manifest& manifest, std::int32_t part)

@@ -29,9 +29,10 @@ std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
 /// strips) and the local order within each.
 void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, const WriteOptions& options = {});
 
-/// Writes the .pvtu or .pvtp that lists the pieces. `like` is any of the subdomains: all have the same arrays;
-/// `sources` are the pieces' paths relative to the index.
-void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources);
+/// Writes the .pvtu or .pvtp that names the pieces. `like` is any of the subdomains: all have the same arrays; `sources` are
+/// the pieces' paths relative to the index, `hashes` those of their bytes; empty: none.
+void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources,
+                       std::span<const std::string> hashes = {});
 
 /// Reads a file of `write_piece` as part `part` of a shards folder. Rows are in local order.
 /// @throws IoError if the piece does not match `manifest`.

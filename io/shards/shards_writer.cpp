@@ -135,12 +135,13 @@ void finish_shards(const std::filesystem::path& folder, const Subdomain& like, c
     manifest.num_ghost_layers = like.num_ghost_layers;
     manifest.bounds = bounds_of(shards);
     manifest.arrays = piece_arrays(like.mesh);
-    std::vector<std::string> sources;
+    std::vector<std::string> sources, hashes;
     for (const WrittenShard& shard : shards) {
         sources.push_back(shard.part.file);
+        hashes.push_back(shard.part.hash);
         manifest.parts.push_back(shard.part);
     }
-    write_piece_index(folder / index_name(manifest.kind), like, sources);
+    write_piece_index(folder / index_name(manifest.kind), like, sources, hashes);
     write_manifest(folder, manifest);
 }
 

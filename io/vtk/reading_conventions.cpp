@@ -102,8 +102,13 @@ void settle_ghosts(std::vector<DataArray>& arrays, bool of_cells, const std::str
         if (!convert_ghosts(array, are_levels)) warn(array, "its values are not single whole numbers from 0 to 255");
     }
     if (has_marks()) return;
+    const auto names_none = [](const DataArray& array) {
+        if (array.type() == ScalarType::String) return false;
+        return with_scalar_type(array.type(), [&]<class T>() { return std::ranges::all_of(array.values<T>(), [](T value) { return value == 0; }); });
+    };
     for (const DataArray& array : arrays)
-        if (in_lower_case(array.name()).find("ghost") != std::string::npos) warn(array, "call it vtkGhostType (0 owned, 1 a copy) or vtkGhostLevels");
+        if (in_lower_case(array.name()).find("ghost") != std::string::npos && !names_none(array))
+            warn(array, "call it vtkGhostType (0 owned, 1 a copy) or vtkGhostLevels");
 }
 
 }  // namespace

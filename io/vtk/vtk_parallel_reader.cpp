@@ -2,6 +2,7 @@
 #include "io/vtk/vtk_parallel_reader.h"
 
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
 #include "io/bytes/read_warnings.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
@@ -78,9 +79,7 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
     return with_scalar_type(points.type(), [&]<class T>() -> std::string {
         const auto xyz = points.values<T>();
         const auto place = [&](std::int32_t row) { return xyz.subspan(3 * static_cast<std::size_t>(row), 3); };
-        const auto text = [&](std::int32_t row) {
-            return fmt::format("({:f} {:f} {:f})", 1.0 * place(row)[0], 1.0 * place(row)[1], 1.0 * place(row)[2]);
-        };
+        const auto text = [&](std::int32_t row) { return fmt::format("({:f} {:f} {:f})", 1.0 * place(row)[0], 1.0 * place(row)[1], 1.0 * place(row)[2]); };
         double tolerance = -1;
         for (std::size_t i = 1; i < rows.size(); ++i) {
             const auto a = place(rows[i - 1]), b = place(rows[i]);
@@ -99,8 +98,7 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
             }
             for (std::size_t axis = 0; axis < 3; ++axis)
                 if (std::abs(static_cast<double>(a[axis]) - static_cast<double>(b[axis])) > tolerance)
-                    return fmt::format("GlobalPointIds name one point, {}, at two places, {} and {}", ids[rows[i]],
-                                       text(rows[i - 1]), text(rows[i]));
+                    return fmt::format("GlobalPointIds name one point, {}, at two places, {} and {}", ids[rows[i]], text(rows[i - 1]), text(rows[i]));
         }
         return {};
     });
@@ -171,9 +169,8 @@ Mesh read_vtk_piece(const std::filesystem::path& path, const ReadOptions& option
     for (const std::string& text : file.warnings()) warnings.push_back(path.string() + ": " + text);
     if (options.time) file.choose_time(*options.time);
     if (!options.time && file.times().size() > 1)
-        warnings.push_back(
-            fmt::format("{}: it has {} times, of which the first is read, {:f}; convert --time chooses another",
-                        path.string(), file.times().size(), file.times().front()));
+        warnings.push_back(fmt::format("{}: it has {} times, of which the first is read, {:f}; convert --time chooses another", path.string(),
+                                       file.times().size(), file.times().front()));
     // VTK's readers crash with some unknown compressor names.
     const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
     Mesh mesh = for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
@@ -197,6 +194,12 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
         if (!std::filesystem::exists(piece_path)) piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
         const auto extension = piece_path.extension();
         if (extension != (is_surface ? ".vtp" : ".vtu")) file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
+        if (const auto* const written = element.attribute("Hash")) {
+            const std::string hash = hash_file(piece_path);
+            if (hash != *written)
+                file.fail("piece '" + *source + "' has the hash " + hash + ", when it was written " + *written +
+                          ": its content was changed. Cut the source again, or remove Hash from the index to read the piece as it is");
+        }
         pieces.push_back(read_vtk_piece(piece_path, options));
     }
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;

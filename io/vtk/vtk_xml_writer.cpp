@@ -174,8 +174,8 @@ private:
     {
         text_ += fmt::format("        <{}{} format=\"appended\" offset=\"{}\"{}", tag, attributes, offset_,
                              unit.empty() ? "/>\n"
-                                          : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" +
-                                                xml_escaped(unit) + "</InformationKey></" + tag + ">\n");
+                                          : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" + xml_escaped(unit) + "</InformationKey></" +
+                                                tag + ">\n");
         if (compression_ != Compression::None) {
             for (auto& bytes : compressed(block, compression_)) {
                 offset_ += bytes.size();
@@ -237,13 +237,11 @@ private:
         for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) {
             const int group = polydata_group(mesh_.cell_types[i]);
             if (group < 0)
-                throw InvalidInput(fmt::format("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
-                                               cell_type_name(mesh_.cell_types[i])));
+                throw InvalidInput(fmt::format("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i, cell_type_name(mesh_.cell_types[i])));
             if (group < last)
-                throw InvalidInput(
-                    fmt::format("write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
-                                "strips in this order. Sort the cells or write .vtu.",
-                                i, cell_type_name(mesh_.cell_types[i]), names[last]));
+                throw InvalidInput(fmt::format("write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
+                                               "strips in this order. Sort the cells or write .vtu.",
+                                               i, cell_type_name(mesh_.cell_types[i]), names[last]));
             last = group;
             ++counts[group];
         }
@@ -299,8 +297,7 @@ std::string vtk_declaration(const DataArray& array)
     text += attribute_text("Name", array.name());
     if (array.num_components() != 1) text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
     for (std::size_t i = 0; i < array.component_names.size(); ++i)
-        if (!array.component_names[i].empty())
-            text += attribute_text(fmt::format("ComponentName{}", i), array.component_names[i]);
+        if (!array.component_names[i].empty()) text += attribute_text(fmt::format("ComponentName{}", i), array.component_names[i]);
     return text;
 }
 
@@ -311,7 +308,8 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
     VtkXmlWriter(mesh, kind, options).write(path);
 }
 
-void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers)
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers,
+                     std::span<const std::string> hashes)
 {
     const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
     std::string text = fmt::format("<?xml version=\"1.0\"?>\n<VTKFile type=\"{}\" version=\"1.0\" "
@@ -320,7 +318,8 @@ void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::s
     text += index_group("PPointData", like.point_data);
     text += index_group("PCellData", like.cell_data);
     text += "    <PPoints>\n      <PDataArray" + vtk_declaration(like.points) + "/>\n    </PPoints>\n";
-    for (const std::string& source : sources) text += "    <Piece" + attribute_text("Source", source) + "/>\n";
+    for (std::size_t i = 0; i < sources.size(); ++i)
+        text += "    <Piece" + attribute_text("Source", sources[i]) + (hashes.empty() ? "" : attribute_text("Hash", hashes[i])) + "/>\n";
     text += "  </" + type + ">\n</VTKFile>\n";
     write_file_atomically(path, text);
 }

@@ -21,10 +21,11 @@ std::string vtk_declaration(const DataArray& array);
 /// mapped. Cells of a surface must be in VTK's order. Atomic. @throws InvalidInput, IoError
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options);
 
-/// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays of all pieces,
-/// `sources` are the pieces' paths relative to the index.
-/// @throws IoError
-void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers);
+/// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays that all pieces have,
+/// `sources` are the pieces' paths relative to the index, `hashes` those of their bytes (`hash_file`), which `read_vtk_parallel` compares and other programs
+/// pass over; empty: none. @throws IoError
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers,
+                     std::span<const std::string> hashes = {});
 
 /// Writes `pieces` as `<stem>_0000.vtu`, ... beside the index `path` (.pvtu or .pvtp), which is written last: on
 /// failure nothing is left, and a killed run leaves no index. All pieces must have the same arrays.

@@ -75,3 +75,14 @@ class Bounds(Case):
         result = self.meshard("partition", "box.vtu", "-o", "most", "--allow-empty", "-n", 2_000_000_000)
         self.assert_fails(result, 2, "2000000000 parts make a folder of at least 7.8 TiB", " left. Ask for fewer.")
         self.assertNotIn("warning", self.meshard("partition", "box.vtu", "-n", 4, "-o", "few").err)
+
+    def test_of_parts_of_cases_come_from_what_they_take(self):
+        put_training(self.folder)
+        for verb in ("prepare", "train"):
+            process = self.start_meshard(verb, "car.yaml", "data.shards=shards", "data.parts=200000")
+            process.wait_for(lambda: "warning" in process.text() and process.text().endswith("\n"), "warning")
+            self.assertRegex(process.text(), "warning: data.parts: case ., and each of its size: 200000 parts make a folder of at least 820.2 MiB, a file a part, for 96 rows")
+            process.end()
+            result = self.meshard(verb, "car.yaml", "data.shards=shards", "data.parts=4", "run_id=few")
+            self.assert_good(result)
+            self.assertNotIn("warning", result.err)

@@ -51,6 +51,18 @@ class KindsOfWeights(Case):
         self.assert_good(self.meshard("predict", "best.bin", "body.vtp", "-o", "file.vtp"))
         self.assertEqual((self.folder / "run.vtp").read_bytes(), (self.folder / "file.vtp").read_bytes())
 
+    def test_that_were_cut_short_are_said_to_be_by_every_verb(self):
+        for suffix in SUFFIXES:
+            content = (self.folder / ("car" + suffix)).read_bytes()
+            short = self.folder / ("short" + suffix)
+            for length in (0, 10, len(content) // 2, len(content) - 5):
+                short.write_bytes(content[:length])
+                for words in (("info", short), ("convert", short, "out.safetensors"), ("predict", short, "body.vtp", "-o", "out.vtp"),
+                              ("predict", "--model", short, "body.vtp", "-o", "out.vtp"), ("train", "car.yaml", "run_id=new", f"training.init={short}")):
+                    result = self.meshard(*words)
+                    self.assert_fails(result, 3, "short" + suffix)
+                    self.assertRegex(result.err, "truncated|has 0 bytes", str(words))
+
     def test_are_told_by_their_content(self):
         for i, suffix in enumerate(SUFFIXES):
             name = f"weights{i}.bin"

@@ -68,7 +68,7 @@ class Disagreement(Case):
 
     def test_in_a_setting_is_refused(self):
         other = (*TRAIN, "training.optimizer.lr=1e-4")
-        text = "training.optimizer.lr is '1e-3' on ranks 0, 2 and '1e-4' on rank 1"
+        text = "training.optimizer.lr is '0.001' on ranks 0, 2 and '0.0001' on rank 1"
         self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text)
         self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text, launcher=of_srun)
         self.assert_refused_under_mpirun([(TRAIN,), (other,), (TRAIN,)], text)
@@ -98,6 +98,23 @@ class Disagreement(Case):
             self.assertLess(time.monotonic() - begin, 20)
         self.assertNotIn("new.vtp", self.names())
         self.assert_good(self.mpirun((words, "-x", "MESHARD_LAUNCH=single"), (words, "-x", "MESHARD_LAUNCH=single")))
+
+    def test_with_a_verb_of_one_rank_is_refused_without_mpi_too(self):
+        """Each of the processes would do the whole, and a rank with another verb would wait for them."""
+        for launcher in (of_torchrun, of_srun):
+            convert = ("convert", self.folder / "cases/run_1/boundary_1.vtp", "new.vtp")
+            for result in self.started((convert,), (convert,), launcher=launcher):
+                self.assert_fails(result, 2, "convert runs on one rank, and 2 were started", "without mpirun, srun or torchrun", "MESHARD_LAUNCH=single")
+            copy_sample("box.vtu", self.folder / "box.vtu")
+            partition = ("partition", "box.vtu", "-n", 2, "-o", "cut")
+            for result in self.started((partition,), (partition,), launcher=launcher):
+                self.assert_fails(result, 2, "the ranks of partition meet over MPI, and 2 were started without it", "mpirun", "MESHARD_LAUNCH=single")
+            self.assertEqual([name for name in self.names() if name in ("new.vtp", "cut")], [])
+        alone = {"MESHARD_LAUNCH": "single"}
+        for result in self.started((convert, alone), (("partition", "box.vtu", "-n", 2, "-o", "cut"), alone)):
+            self.assert_good(result)
+        self.assert_good(self.meshard("info", "box.vtu", environment={"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}))   # a batch script is one process
+        self.assert_good(self.meshard("info", "box.vtu", environment=of_torchrun(0, 1, "1")))
 
     def test_of_ranks_that_never_come_to_mpi_ends_in_time(self):
         single = ("bench", "--points", 20_000, "--repeats", 200)
@@ -162,6 +179,17 @@ class Disagreement(Case):
         ranks = [(("train", "car.yaml", "training.max_steps=2", "seed=3"),), (("train", self.folder / "link.yaml", "seed=3", "training.max_steps=2"),)]
         for result in self.started(*ranks):
             self.assert_good(result)
+
+    def test_in_how_a_number_is_written_is_none(self):
+        one = ("training.optimizer.lr=0.001", "training.max_steps=2", "training.optimizer.betas=[0.9, 0.999]", "data.split={train: 0.5, val: 0.5}")
+        other = ("training.optimizer.lr=1e-3", "training.max_steps=2.0", "training.optimizer.betas=[9e-1, .999]", "data.split={train: 5e-1, val: +0.5}")
+        words = ("~data.split", "training.optimizer.weight_decay=")
+        for result in self.started((("train", "car.yaml", *words[:1], *one, words[1] + "0"),), (("train", "car.yaml", *words[:1], *other, words[1] + "-0"),)):
+            self.assert_good(result)
+        shutil.rmtree(self.folder / "runs")
+        self.assert_refused([((*TRAIN, "run_id=1e3"),), ((*TRAIN, "run_id=1000"),)], "run_id is '1e3' on rank 0 and '1000' on rank 1")   # a text
+        self.assert_refused([((*TRAIN, "training.optimizer.lr=0.1"),), ((*TRAIN, "training.optimizer.lr=0.10000000000000002"),)],
+                            "training.optimizer.lr is '0.1' on rank 0 and '0.10000000000000002' on rank 1")
 
     def test_of_a_rank_that_is_started_twice_ends_the_second(self):
         results = self.started((TRAIN,), (TRAIN,), (TRAIN,), size=2, numbers=(0, 1, 1))

@@ -65,6 +65,23 @@ class FullDisk(Case):
                 self.assertNotIn("partial", name)
             self.run_words("rm", "-rf", "runs")
 
+    def test_ends_report_and_evaluate_with_all_files_or_none(self):
+        put_training(self.folder)
+        copy_sample("runs", self.folder / "runs")
+        for words, out in ((("report", "runs/car", "-o", "new"), "new"), (("evaluate", "runs/car", "test", "-o", "judged"), "judged")):
+            self.assert_good(self.meshard(*words))
+            sizes = sorted({path.stat().st_size for path in (self.folder / out).rglob("*") if path.is_file()})
+            self.assertGreater(len(sizes), 1)
+            earlier = self.contents(out)
+            for limit in (*sizes[:-1], sizes[-1] - 1):   # some fit, others do not
+                self.assert_fails(self.meshard(*words[:-1], "other", max_file_bytes=limit), 3, "cannot write")
+                self.assertFalse((self.folder / "other").exists(), limit)
+                self.assert_fails(self.meshard(*words, max_file_bytes=limit), 3, "cannot write")
+                self.assertEqual(self.contents(out), earlier)
+
+    def contents(self, name):
+        return {path: path.read_bytes() for path in (self.folder / name).rglob("*") if path.is_file()}
+
     def test_of_standard_output_is_an_error(self):
         copy_sample("box.vtu", self.folder / "box.vtu")
         with open("/dev/full", "w") as full:

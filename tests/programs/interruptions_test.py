@@ -363,3 +363,21 @@ class LastWords(Case):
             self.assertIn("kept", line)
             self.assertIn("the same command goes on", line)
         self.assert_good(self.meshard("prepare", "car.yaml", "data.shards=kept"))
+
+    def test_of_prepare_and_train_claim_no_more_than_was_done(self):
+        """In the middle of a case that is cut, when others are complete: those stay, what was begun does not, and nothing is said of what other ranks left."""
+        for verb in ("prepare", "train"):
+            for num_ranks in (1, 2):
+                for number in range(2, 2 + 2 * REPETITIONS):
+                    self.run_words("rm", "-rf", "kept", "runs")
+
+                    def is_at_work():
+                        names = self.names(self.folder / "kept") if (self.folder / "kept").exists() else []
+                        return any(".cutting" in name for name in names) and sum("-" in name and "." not in name for name in names) >= number - 1
+
+                    line = self.interrupt(verb, "car.yaml", "data.shards=kept", "data.parts=1000", after=is_at_work, num_ranks=num_ranks)
+                    self.assertIsNotNone(line)
+                    self.assertRegex(line, f"meshard {verb}: interrupted. Cases that are .* stay in kept; the same command goes on with the others.")
+                    self.assertNotIn("removed", line)
+                    left = [str(path) for path in (self.folder / "kept").rglob("*") if ".cutting" in path.name or ".partial" in path.name]
+                    self.assertEqual(left, [])

@@ -307,6 +307,19 @@ class LinkAsOutput(Writers):
         self.assertTrue((self.folder / "runs/car/checkpoints/last.json").is_symlink())
         self.assertEqual(json.loads((self.folder / "store/last.json").read_text())["step"], 2)
 
+    def test_of_a_folder_of_checkpoints_stays_one(self):
+        put_training(self.folder)
+        self.assert_good(self.meshard("train", "car.yaml", "training.max_steps=1"))
+        checkpoints = self.folder / "runs/car/checkpoints"
+        checkpoints.rename(self.folder / "far")
+        checkpoints.symlink_to(self.folder / "far")
+        (self.folder / "far/epoch_1.safetensors").touch()   # of the run that is replaced
+        self.assert_good(self.meshard("train", "car.yaml", "--overwrite", "training.max_steps=2"))
+        self.assertTrue(checkpoints.is_symlink())
+        self.assertEqual(self.names(self.folder / "far"), ["best.json", "best.safetensors", "last.json", "last.safetensors"])
+        self.assertEqual(json.loads((self.folder / "far/last.json").read_text())["step"], 2)
+        self.assert_fails(self.meshard("train", "car.yaml"), 3, "exists. Continue it")
+
 
 class MissingFolder(Writers):
     def test_is_made_by_every_verb(self):

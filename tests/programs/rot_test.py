@@ -107,6 +107,37 @@ class RottenShards(Rot):
             for words in (*self.VERBS, ("info", "shards")):
                 self.assert_fails(self.meshard(*words), 3, "manifest.json", "is damaged or was changed")
 
+    def test_pieces_are_refused_through_the_index_too(self):
+        copy_sample("body.vtp", self.folder / "body.vtp")
+        index = self.folder / "shards/mesh.pvtu"
+        verbs = [[word if word != "shards" else index for word in words] for words in (*self.VERBS[2:], ("derive", "shards", "--gradient", "p", "-o", "out.vtu"),
+                 ("interpolate", "shards", "body.vtp", "-o", "out.vtp"), ("partition", "shards", "-n", 2, "-o", "out"))]
+        for words in verbs:
+            result = self.meshard(*words)
+            self.assert_good(result)
+            self.assertNotIn("warning", result.err)
+            self.run_words("bash", "-c", "rm -rf out*")
+        whole = self.piece.read_bytes()
+        field = int(re.search(rb'<DataArray [^>]*Name="p"[^>]*offset="(\d+)"', whole)[1])
+        flip(self.piece, whole.index(b"_", whole.index(b"<AppendedData")) + 1 + field + 8)
+        for words in verbs:
+            self.assert_fails(self.meshard(*words), 3, "mesh.pvtu", "piece 'pieces/mesh_0002.vtu' has the hash", "when it was written xxh64:", "remove Hash")
+            self.assertEqual(self.names(), ["body.vtp", "shards"], words)
+        text = index.read_text()
+        index.write_text(re.sub(' Hash="[^"]*"', "", text))   # as of earlier versions and other programs
+        self.assert_good(self.meshard("convert", index, "out.vtu"))
+        (self.folder / "out.vtu").unlink()
+        self.piece.write_bytes(whole)
+        index.write_text(text)
+
+        def converted():
+            result = self.meshard("convert", index, "out.vtu")
+            content = (self.folder / "out.vtu").read_bytes() if result.code == 0 else None
+            (self.folder / "out.vtu").unlink(missing_ok=True)
+            return result, content
+
+        self.assert_refused_or_same(index, converted, ["mesh"], 40, 10)
+
     def test_folders_of_earlier_versions_are_read(self):
         manifest = self.folder / "shards/manifest.json"
         content = json.loads(manifest.read_text())
@@ -187,8 +218,24 @@ class RottenRun(Rot):
         whole = path.read_text()
         path.write_text(whole.replace("seed: 0", "seed: 1").replace("lr: 0.001", "lr: 0.002"))
         for words in (("predict", "runs/car", "body.vtp", "-o", "out.vtp"), ("evaluate", "runs/car", "test"), ("train", "--resume", "runs/car")):
-            self.assert_fails(self.meshard(*words), 3, "resolved_config.yaml is damaged or was changed", "remove its last line")
+            self.assert_fails(self.meshard(*words), 3, "resolved_config.yaml is damaged or was changed", "remove its first line")
         path.write_text(whole)
+
+    def test_settings_that_were_cut_short_are_refused(self):
+        path = self.run / "resolved_config.yaml"
+        whole = path.read_bytes()
+        for length in (0, 5, 40, len(whole) // 4, len(whole) // 2, whole.index(b"training:"), len(whole) - 1):
+            path.write_bytes(whole[:length])
+            for words in (("predict", "runs/car", "body.vtp", "-o", "out.vtp"), ("evaluate", "runs/car", "test"), ("train", "--resume", "runs/car", "training.num_epochs=3")):
+                self.assert_fails(self.meshard(*words), 3, "resolved_config.yaml", "is damaged")
+
+    def test_checkpoint_behind_a_link_that_leads_nowhere_is_not_replaced_by_another(self):
+        self.checkpoint.unlink()
+        self.checkpoint.symlink_to("/nowhere/best.safetensors")
+        for words in (("predict", "runs/car", "body.vtp", "-o", "out.vtp"), ("evaluate", "runs/car", "test"), ("report", "runs/car", "-o", "rep")):
+            self.assert_fails(self.meshard(*words), 3, "best.safetensors")
+        self.checkpoint.unlink()
+        self.assert_good(self.predicted()[0])   # a run that was stopped before its first validation has only the last
 
     def test_files_of_another_run_are_refused(self):
         self.assert_good(self.meshard("train", "car.yaml", "run_id=other", "seed=5", "training.max_steps=1"))
@@ -211,8 +258,8 @@ class RottenRun(Rot):
             put_header(path, header, data)
         config = self.run / "resolved_config.yaml"
         lines = config.read_text().splitlines(keepends=True)
-        self.assertRegex(lines[-1], r"^# meshard run 1 xxh64:[0-9a-f]{16}\n$")
-        text = "".join(lines[:-1]).replace("\nlogging:\n", "\nlogging:\n  jsonl: true   # default\n")   # a key that is gone
+        self.assertRegex(lines[0], r"^# meshard run 1 xxh64:[0-9a-f]{16}\n$")
+        text = "".join(lines[1:]).replace("\nlogging:\n", "\nlogging:\n  jsonl: true   # default\n")   # a key that is gone
         self.assertIn("jsonl", text)
         config.write_text(text.replace("\ntraining:\n", "\ntraining:\n  force_weights: [0.05, 0.01]   # car.yaml:14\n"))
         self.assertEqual(self.predicted()[1], expected)

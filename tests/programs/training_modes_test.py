@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import struct
+import time
 
 from runner import Case
 from samples import put_training, write_body, write_box
@@ -216,10 +217,82 @@ class Profile(Modes):
                 self.assertTrue(any(name.startswith("wait for all_reduce") for name in spans))
                 self.assertTrue(any(name.startswith("aten::") for name in spans))
 
+    def tables(self, result):
+        """The sums that a run printed: of phases by name, None where there were none; of operators calls and milliseconds, in their order."""
+        lines = result.err.splitlines()
+        begin, = (i for i, line in enumerate(lines) if line.startswith("profile of "))
+        middle, = (i for i, line in enumerate(lines) if line.split()[:1] == ["operator"])
+        end, = (i for i, line in enumerate(lines) if line.startswith("a trace of each rank's steps lies in runs/"))
+        phases = {words[0]: None if words[1] == "none" else float(words[1]) for words in map(str.split, lines[begin + 2:middle])}
+        operators = {}
+        for line in lines[middle + 1:end]:
+            name, calls, milliseconds, _, sign = line.rsplit(None, 4)
+            self.assertEqual(sign, "%")
+            operators[name.strip()] = (int(calls), float(milliseconds))
+        return phases, operators
+
+    def sums_of_trace(self, run, total):
+        """The same from the trace, in another way: phases by what holds in each stretch between two ends of ranges, operators less the operators and ranges within."""
+        events = [event for event in self.ranges(run, 0) if event.get("cat") in ("cpu_op", "user_annotation")]
+        thread, = {event["tid"] for event in events if event["name"] == "optimizer"}
+        events = [(event["ts"], event["ts"] + event["dur"], event["name"], event["cat"] == "cpu_op") for event in events if event["tid"] == thread]
+        phases = {}
+        ranges = [(begin, end, "messages" if " over " in name else name) for begin, end, name, is_operator in events
+                  if not is_operator and (" over " in name or name in ("forward", "backward", "optimizer", "data", "validation"))]
+        cuts = sorted({time for begin, end, _ in ranges for time in (begin, end)})
+        for a, b in zip(cuts, cuts[1:]):
+            inside = [one for one in ranges if one[0] <= a and b <= one[1]]
+            always = [one for one in inside if one[2] in ("messages", "data")]
+            if inside:
+                name = max(always)[2] if always else min(inside)[2]
+                phases[name] = phases.get(name, 0) + (b - a) / 1000
+        phases["other"] = total - sum(phases.values())
+        operators, within = {}, []
+        for begin, end, name, is_operator in sorted(events, key=lambda event: (event[0], -event[1])):
+            while within and within[-1][0] <= begin:
+                within.pop()
+            calls, time = operators.get(name, (0, 0))
+            if is_operator:
+                operators[name] = (calls + 1, time + (end - begin) / 1000)
+            if within and within[-1][1]:
+                calls, time = operators[within[-1][1]]
+                operators[within[-1][1]] = (calls, time - (end - begin) / 1000)
+            within.append((end, name if is_operator else None))
+        return phases, operators
+
+    def test_prints_what_the_time_went_into(self):
+        for name, num_ranks, words in (("one", 1, ()), ("two", 2, ()), ("groups", 2, ("parallel.data=2",)), ("unjudged", 1, ("training.val_interval=100", "training.num_epochs=3"))):
+            begin = time.monotonic()
+            result = self.train(name, num_ranks, "--profile", 3, "~data.split.column", "data.split={train: ['1', '2', '3'], val: ['4']}", *words)
+            outside = 1000 * (time.monotonic() - begin)
+            phases, operators = self.tables(result)
+            self.assertEqual(list(phases), ["forward", "backward", "optimizer", "messages", "data", "validation", "other", "sum"])
+            total = phases.pop("sum")
+            expected, by_operator = self.sums_of_trace(name, total)
+            for phase, value in phases.items():
+                self.assertEqual(value is None, phase not in expected, f"{name}: {phase}")
+                if value is not None:
+                    self.assertAlmostEqual(value, expected[phase], delta=0.1, msg=f"{name}: {phase}")
+                    self.assertGreater(value, 0, f"{name}: {phase}")
+            self.assertAlmostEqual(sum(value or 0 for value in phases.values()), total, delta=0.01)
+            self.assertEqual(phases["messages"] is None, num_ranks == 1)
+            self.assertEqual(phases["validation"] is None, name == "unjudged")
+            steps = [line["seconds"] for line in self.lines(name) if line["phase"] == "train_step" and line["step"] in (2, 3, 4)]
+            self.assertEqual(len(steps), 3)
+            self.assertGreater(total, 1000 * sum(steps))
+            self.assertLess(total, outside)
+            dearest = sorted((time for _, time in by_operator.values()), reverse=True)[:10]
+            self.assertEqual(len(operators), 10)
+            for (operator, (calls, milliseconds)), rank in zip(operators.items(), dearest):
+                self.assertEqual(calls, by_operator[operator][0], operator)
+                self.assertAlmostEqual(milliseconds, by_operator[operator][1], delta=0.02 + 0.0015 * calls, msg=operator)
+                self.assertAlmostEqual(milliseconds, rank, delta=0.02 + 0.0015 * calls, msg=operator)
+
     def test_ends_with_the_run(self):
         self.train("short", 1, "--profile", 100)
         self.assertEqual(len([event for event in self.ranges("short", 0) if event["name"] == "optimizer"]), 5)
-        self.train("one", 1, "--profile", 2, "training.max_steps=1")
+        result = self.train("one", 1, "--profile", 2, "training.max_steps=1")
+        self.assertIn("--profile has traced nothing", result.err)
         self.assertFalse((self.folder / "runs/one/profile").exists())
         self.assert_fails(self.meshard("train", "car.yaml", "--profile", 0), 2, "--profile")
 

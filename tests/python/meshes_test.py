@@ -173,6 +173,29 @@ def test_faults_are_found():
         refused(lambda: meshard.check(folder), OSError, "manifest.json")
 
 
+def test_pieces_that_were_changed_are_refused_by_name():
+    points, cells, types = box()
+    with tempfile.TemporaryDirectory() as folder:
+        shards = pathlib.Path(folder) / "shards"
+        meshard.write_shards(shards, meshard.partition(meshard.mesh(points, cells, types, cell_data={"id": np.arange(24)}), 2))
+        pieces = sorted(shards.glob("pieces/*.vtu"))
+        whole = pieces[1].read_bytes()
+        for offset in np.linspace(0, len(whole) - 1, 9).astype(int):
+            changed = bytearray(whole)
+            changed[offset] ^= 1
+            pieces[1].write_bytes(changed)
+            for read in (lambda: meshard.read_shards(shards), lambda: meshard.read_shards(str(shards), 1)):
+                refused(read, meshard.IoError, f"{pieces[1].name} has the hash")
+            assert meshard.read_shards(shards, 0).num_owned == 12, "the other piece is as it was"
+        pieces[1].write_bytes(pieces[0].read_bytes())
+        refused(lambda: meshard.read_shards(shards, 1), meshard.IoError, pieces[1].name)
+        pieces[1].write_bytes(whole)
+        assert len(meshard.read_shards(shards)) == 2
+        manifest = shards / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"seed": 0', '"seed": 1'))
+        refused(lambda: meshard.read_shards(shards), meshard.IoError, "manifest.json")
+
+
 def test_meshio():
     try:
         import meshio

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package by itself, without ranks of torch.distributed: run on one."""
 import ast
+import json
+import os
 import pathlib
+import subprocess
+import sys
+import tempfile
 
 import meshard
 import torch
@@ -52,6 +57,54 @@ def check_stubs(module):
 def test_stubs_name_what_the_modules_have():
     check_stubs(_core)
     check_stubs(_meshes)
+
+
+def test_checkpoints_of_the_program_open_in_other_programs():
+    """Of safetensors' own package: names, values and what a checkpoint says of itself; the weights fit the model of torch, and another layout of the file is read back."""
+    program = pathlib.Path(os.environ.get("MESHARD_TEST_BUILD", "")) / "bin/meshard"
+    if not program.exists():
+        return "there is no build folder with the programs"
+    try:
+        from safetensors import safe_open
+        from safetensors.torch import load_file, save_file
+    except ImportError:
+        return "safetensors is not installed"
+    sys.path.append(str(pathlib.Path(__file__).parents[1] / "programs"))
+    from samples import put_training
+    with tempfile.TemporaryDirectory() as own:
+        folder = pathlib.Path(own)
+        put_training(folder)
+        environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
+
+        def run(*words, code=0):
+            ended = subprocess.run([str(program), *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+            assert ended.returncode == code, ended
+            return ended.stderr
+
+        run("train", "car.yaml", "training.ema=0.5")
+        path = folder / "runs/car/checkpoints/last.safetensors"
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+            names = set(file.keys())
+        assert sorted(metadata) == ["format", "meshard", "meshard_hash"] and metadata["format"] == "pt", metadata
+        said = json.loads(metadata["meshard"])
+        assert said["format"] == "meshard checkpoint" and said["model_class"] == "Transolver" and said["step"] == said["num_steps"] == 6, said
+        arguments = {name: said["model"][name] for name in ("functional_dim", "out_dim", "embedding_dim", "n_layers", "n_hidden", "n_head", "mlp_ratio", "slice_num")}
+        model = meshard.models.Transolver(**arguments, use_te=False)
+        arrays = load_file(path)
+        assert set(arrays) == names
+        weights = {name: value for name, value in arrays.items() if not name.startswith(("optimizer.", "norm."))}
+        model.load_state_dict(weights)
+        assert {f"optimizer.{kind}.{name}" for kind in ("exp_avg", "exp_avg_sq", "weights") for name in weights} <= names
+        # Written by that package, with another order in the file: what is in it is the same, and one other number is not.
+        save_file(dict(reversed(arrays.items())), path, dict(reversed(metadata.items())))
+        run("train", "--resume", "runs/car", "training.num_epochs=3")
+        arrays = load_file(path)
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+        arrays["norm.std"][0] = arrays["norm.std"][0].nextafter(torch.tensor(10.0))
+        save_file(arrays, path, metadata)
+        assert "last.safetensors is damaged or was changed" in run("train", "--resume", "runs/car", "training.num_epochs=4", code=3)
 
 
 def test_wrong_reductions_are_refused():

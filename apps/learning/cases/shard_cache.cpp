@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/cases/shard_cache.h"
 
+#include "apps/console/part_files.h"
 #include "apps/learning/cases/kept_folder.h"
 #include "apps/learning/cases/source_hash.h"
 #include "io/bytes/content_hash.h"
 #include "io/bytes/hashed_json.h"
+#include "io/bytes/read_warnings.h"
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
 #include "io/source_files.h"
@@ -13,6 +15,7 @@
 #include "partition/mesh/mesh_graph.h"
 
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -67,6 +70,9 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
 {
     auto mesh = read_mesh(source.file);
     if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
+    static std::once_flag is_said;  // of the first of many cases
+    if (const auto size = size_of_small_parts(cache.num_parts, mesh.num_rows(), cache.folder); !size.empty())
+        std::call_once(is_said, [&] { deliver_read_warnings({"data.parts: case " + source.id + ", and each of its size: " + size}, {}); });
     const auto graph = mesh_graph(mesh);
     const auto facing = add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
     const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts), .seed = static_cast<std::int32_t>(cache.seed)};

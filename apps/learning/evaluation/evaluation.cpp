@@ -7,6 +7,7 @@
 #include "partition/error.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <iostream>
@@ -391,8 +392,8 @@ Json joined_json(std::span<const Evaluation> parts)
 
 void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder)
 {
-    write_file_atomically(folder / "cases.csv", to_csv(evaluation));
-    write_file_atomically(folder / "evaluation.json", to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    const auto table = to_csv(evaluation), numbers = to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+    write_files_atomically(std::array{FileContent{folder / "cases.csv", table}, FileContent{folder / "evaluation.json", numbers}});
 }
 
 Threshold::Threshold(const std::string& text_) : text(text_)

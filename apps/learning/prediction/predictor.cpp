@@ -31,7 +31,7 @@ std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
 {
     for (const char* name : {"best", "last"}) {
         auto path = run_dir / "checkpoints" / (std::string(name) + ".safetensors");
-        if (std::filesystem::exists(path)) return path;
+        if (std::filesystem::exists(path) || std::filesystem::is_symlink(path)) return path;  // a link that leads nowhere is no reason to take the other
     }
     if (std::filesystem::is_regular_file(run_dir)) {
         throw IoError(run_dir.string() + " is no checkpoint; the folder of a run, or a file of weights (.safetensors, .mdlus, .pt), is expected.");

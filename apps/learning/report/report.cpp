@@ -169,15 +169,18 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
     }
     const HeldInterruption held;
     const MadeFolders folders(folder / "pictures" / "picture");
+    std::vector<FileContent> files;
     for (const auto& of_case : pictures) {
         for (const auto& [name, light, dark] : of_case.pictures) {
-            write_file_atomically(folder / "pictures" / (name + ".png"), light);
-            write_file_atomically(folder / "pictures" / (name + "_dark.png"), dark);
+            files.push_back({folder / "pictures" / (name + ".png"), light});
+            files.push_back({folder / "pictures" / (name + "_dark.png"), dark});
         }
     }
-    write_file_atomically(folder / "cases.csv", lines);
-    write_file_atomically(folder / "report.json", report_json(reported).dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
-    write_file_atomically(folder / "report.html", report_html(reported, pictures));
+    const auto numbers = report_json(reported).dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n", page = report_html(reported, pictures);
+    files.push_back({folder / "cases.csv", lines});
+    files.push_back({folder / "report.json", numbers});
+    files.push_back({folder / "report.html", page});
+    write_files_atomically(files);
     return evaluations;
 }
 

@@ -16,6 +16,7 @@
 namespace meshard {
 namespace {
 
+// Begins the first line: at the end it would be missing where the file was cut short, as in files of earlier versions.
 constexpr std::string_view kBegin = "# meshard run ", kVersion = "1";
 
 std::filesystem::path file_in(const std::filesystem::path& run_dir)
@@ -25,18 +26,18 @@ std::filesystem::path file_in(const std::filesystem::path& run_dir)
 
 void require_unchanged(const std::filesystem::path& path, std::string_view text)
 {
-    const auto last = text.rfind("\n" + std::string(kBegin));
-    if (last == std::string_view::npos) return;
-    const auto lines = text.substr(0, last + 1);
-    auto record = text.substr(last + 1 + kBegin.size());
-    record = record.substr(0, record.find('\n'));
+    if (text.starts_with('#') ? text.find("\n") == std::string_view::npos : text.find_first_not_of(" \n") == std::string_view::npos)
+        throw IoError("run: " + path.string() + " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
+    if (!text.starts_with(kBegin)) return;  // of an earlier version
+    const auto end = text.find('\n');
+    const auto record = text.substr(kBegin.size(), end - kBegin.size()), lines = text.substr(end + 1);
     const auto version = record.substr(0, record.find(' '));
     if (version != kVersion) throw UnknownVersion("run: " + path.string() + ", the settings of a run,", std::string(version), std::string(kVersion));
     const auto stated = record.substr(std::min(version.size() + 1, record.size()));
-    if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated || text.substr(last + 1).find('\n') + 1 != text.size() - last - 1)
+    if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated)
         throw IoError("run: " + path.string() + " is damaged or was changed: its lines have the hash " + hash + ", and when it was written had " +
                       std::string(stated) +
-                      ". Settings are changed by words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its last "
+                      ". Settings are changed by words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first "
                       "line.");
 }
 
@@ -45,7 +46,7 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 void write_run_settings(const std::filesystem::path& run_dir, const Settings& settings)
 {
     const auto lines = settings.to_yaml(true);
-    write_file_atomically(file_in(run_dir), lines + std::string(kBegin) + std::string(kVersion) + " " + hash_text(xxh64_of_text(lines)) + "\n");
+    write_file_atomically(file_in(run_dir), std::string(kBegin) + std::string(kVersion) + " " + hash_text(xxh64_of_text(lines)) + "\n" + lines);
 }
 
 Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides, std::vector<std::string>* dropped)

@@ -7,6 +7,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -144,6 +145,14 @@ bool parse_number(const std::string& text, double& number)
     const char* begin = text.c_str() + (text.starts_with('+') ? 1 : 0);
     const auto [end, error] = std::from_chars(begin, text.c_str() + text.size(), number);
     return error == std::errc() && end == text.c_str() + text.size() && std::isfinite(number);
+}
+
+/// The same for numbers that are equal.
+std::string shortest_text(double number)
+{
+    std::array<char, 32> digits;
+    char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), number + 0.0).ptr;  // + 0.0: of -0 that is 0
+    return {digits.data(), end};
 }
 
 bool is_number_in_range(const SettingRule& rule, const std::string& text, bool whole)
@@ -360,14 +369,16 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     }
 
     settings.resolve_references();
-    for (const auto& setting : settings.settings_) {
+    for (auto& setting : settings.settings_) {
         for (const auto& value : setting.values) {
             if (value == kMustBeSet) {
                 throw UsageError((setting.source == "default" ? "" : setting.source + ": ") + setting.path + " must be set, e.g. by adding " + setting.path +
                                  "=... to the command line.");
             }
         }
-        check(*rule_of(rules, split(setting.path, '.')), setting);
+        const auto& rule = *rule_of(rules, split(setting.path, '.'));
+        check(rule, setting);
+        setting.type = rule.type;
     }
     return settings;
 }
@@ -467,8 +478,16 @@ Facts Settings::facts() const
     Facts facts;
     for (const auto& setting : settings_) {
         if (setting.path == "data.shards") continue;
-        const auto values = join(setting.values, ", ");
-        facts.emplace_back(setting.path, setting.is_list ? "[" + values + "]" : values);
+        const auto type = setting.type;
+        const bool has_numbers = type == SettingType::Integer || type == SettingType::Number || type == SettingType::NumberList ||
+                                 (type == SettingType::NumberOrTextList && !setting.is_list);
+        const bool is_list = setting.is_list || type == SettingType::TextList || type == SettingType::NumberList;
+        auto values = setting.values;
+        for (auto& value : values) {
+            double number = 0;
+            if (has_numbers && parse_number(value, number)) value = shortest_text(number);
+        }
+        facts.emplace_back(setting.path, is_list ? "[" + join(values, ", ") + "]" : join(values, ", "));
     }
     return facts;
 }

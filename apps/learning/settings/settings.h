@@ -38,6 +38,7 @@ struct Setting {
     std::vector<std::string> values;  ///< one, or the entries of a list
     bool is_list = false;
     std::string source;
+    SettingType type = SettingType::Text;  ///< that of its rule
 };
 
 /// A configuration: a YAML file without what `~key` words of the command line remove from it (a key and all below), then `key=value` words, then
@@ -66,7 +67,7 @@ public:
     std::string to_yaml(bool with_sources) const;
 
     /// Keys and values, without their sources, that all ranks of a run must have in common: all but `data.shards`, which each host may have on a disk of its
-    /// own.
+    /// own. Numbers that are equal are the same text, however they are written.
     Facts facts() const;
 
     const std::vector<Setting>& all() const { return settings_; }

@@ -780,6 +780,7 @@ nlohmann::json Run::train_ids() const
 /// The case whose turn it is, all its parts, with the body where the model takes one.
 Example Run::next_example(std::vector<CaseSequence*> sequences)
 {
+    RECORD_USER_SCOPE("data");
     Example example;
     for (auto* sequence : sequences) example.push_back(sequence->next());
     if (!model_.forward_parts) return example;
@@ -949,6 +950,7 @@ at::Tensor Run::loss_with_gradients(const Example& example, double weight)
 at::Tensor Run::computed(const Example& example, double weight)
 {
     if (!graphs_ || graphs_->why_not()) return loss_with_gradients(example, weight);
+    RECORD_USER_SCOPE("graph");
     const auto loss = graphs_->run(inputs_of_step(example, weight),
                                    [&](const std::vector<at::Tensor>& tensors) { return loss_with_gradients(with_tensors(example, tensors), weight); });
     if (graphs_->why_not()) log_.say("training.graph_capture: steps run as they are: " + *graphs_->why_not());
@@ -1002,7 +1004,7 @@ at::Tensor Run::local_summary(const std::vector<StepCase>& cases, const std::vec
 
 LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps)
 {
-    StepProfile profile(profile_steps, config_.run_dir() / "profile" / ("rank_" + std::to_string(world_.rank()) + ".json"));
+    StepProfile profile(profile_steps, config_.run_dir() / "profile" / ("rank_" + std::to_string(world_.rank()) + ".json"), log_);
     const auto num_steps = num_steps_total();
     const auto limit = num_steps_limit();
     first_step_ = steps_done_;
@@ -1050,10 +1052,6 @@ LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t
         }
     }
     profile.finish();
-    if (profile_steps > 0) {
-        log_.say(first_step_ + 1 < limit ? "a trace of each rank's steps lies in " + (config_.run_dir() / "profile").string()
-                                         : std::string("--profile has traced nothing: it leaves out the first step, and no other came"));
-    }
     return LoopEnd::Done;
 }
 
@@ -1185,6 +1183,7 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
 
 FieldErrors Run::errors(CaseSet RunCases::* of_split, const std::string& split)
 {
+    RECORD_USER_SCOPE("validation");
     torch::NoGradGuard no_grad;
     const AveragedWeights averaged(*update_);
     model_.module->eval();
