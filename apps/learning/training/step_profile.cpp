@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/training/step_profile.h"
 
-#include "apps/program/text_table.h"
+#include "apps/console/text_table.h"
 #include "partition/error.h"
 
 #include <ATen/Context.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/settings/training_log.h"
+#include "apps/learning/settings/training_log.h"
 
 #include <chrono>
 #include <cstdint>
