@@ -186,7 +186,8 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
     if (!is_surface && file.type() != "PUnstructuredGrid") file.fail("expected a VTKFile of type PUnstructuredGrid or PPolyData, found '" + file.type() + "'");
 
     std::vector<Mesh> pieces;
-    for (const XmlElement& element : file.require_child(file.root(), file.type()).children) {
+    const XmlElement& index = file.require_child(file.root(), file.type());
+    for (const XmlElement& element : index.children) {
         if (element.name != "Piece") continue;
         const auto* source = element.attribute("Source");
         if (source == nullptr) file.fail(fmt::format("<Piece> number {} has no Source", pieces.size()));
@@ -202,6 +203,8 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
         }
         pieces.push_back(read_vtk_piece(piece_path, options));
     }
+    if (const auto* const written = index.attribute("NumberOfPieces"); written && *written != std::to_string(pieces.size()))
+        file.fail(fmt::format("lists {} pieces, when it was written {}: it was changed. Cut the source again", pieces.size(), *written));
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
     for (const Mesh& piece : pieces)
         if (piece.kind != kind) file.fail("its pieces are of another kind than it is itself");

@@ -313,8 +313,8 @@ void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::s
 {
     const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
     std::string text = fmt::format("<?xml version=\"1.0\"?>\n<VTKFile type=\"{}\" version=\"1.0\" "
-                                   "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <{} GhostLevel=\"{}\">\n",
-                                   type, type, num_ghost_layers);
+                                   "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <{} GhostLevel=\"{}\"{}>\n",
+                                   type, type, num_ghost_layers, hashes.empty() ? "" : attribute_text("NumberOfPieces", std::to_string(sources.size())));
     text += index_group("PPointData", like.point_data);
     text += index_group("PCellData", like.cell_data);
     text += "    <PPoints>\n      <PDataArray" + vtk_declaration(like.points) + "/>\n    </PPoints>\n";

@@ -22,8 +22,8 @@ std::string vtk_declaration(const DataArray& array);
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options);
 
 /// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays that all pieces have,
-/// `sources` are the pieces' paths relative to the index, `hashes` those of their bytes (`hash_file`), which `read_vtk_parallel` compares and other programs
-/// pass over; empty: none. @throws IoError
+/// `sources` are the pieces' paths relative to the index, `hashes` those of their bytes (`hash_file`). With hashes the
+/// number of pieces is written, too; `read_vtk_parallel` compares both, and other programs ignore them. @throws IoError
 void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers,
                      std::span<const std::string> hashes = {});
 

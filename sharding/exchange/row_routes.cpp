@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 #include "sharding/exchange/row_copies.h"
+#include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "sharding/tensor/with_backward.h"

@@ -68,7 +68,7 @@ class Disagreement(Case):
 
     def test_in_a_setting_is_refused(self):
         other = (*TRAIN, "training.optimizer.lr=1e-4")
-        text = "training.optimizer.lr is '0.001' on ranks 0, 2 and '0.0001' on rank 1"
+        text = "training.optimizer.lr is '0.001' on ranks 0, 2 and '1e-04' on rank 1"
         self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text)
         self.assert_refused([(TRAIN,), (other,), (TRAIN,)], text, launcher=of_srun)
         self.assert_refused_under_mpirun([(TRAIN,), (other,), (TRAIN,)], text)

@@ -121,7 +121,6 @@ class StandIn(OnDevice):
         self.assertRegex(plan.out, r"stored: [\d.]+ KiB a point, [\d.]+ MiB a rank with weights, does not fit into 40.0 MiB; on [2-9] ranks it does")
         self.assertRegex(plan.out, r"recomputed: [\d.]+ KiB a point, [\d.]+ MiB a rank with weights *\n")
         self.assert_out_of_memory(self.on_device("train", "car.yaml", "run_id=deep", *model, "model.n_layers=3", **deep), "a training step of case")
-        self.assert_good(self.on_device("train", "car.yaml", "run_id=deep", *model, "model.n_layers=3", "training.memory=recomputed", "training.max_steps=1", **deep))
         mesh = next(self.folder.rglob("*.vtp"))
         less = {"MESHARD_STANDIN_MEMORY": str(10 << 20)}
         self.assert_out_of_memory(self.on_device("predict", "runs/cpu", mesh, "-o", "there.vtp", "--memory", "stored", **less),
