@@ -196,7 +196,7 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     }
     for (const auto& set : config.data.sets) {
         for (const auto& table : set.case_tables.empty() ? config.data.case_tables : set.case_tables) {
-            const auto files = files_matching(config.data.root / set.root, table);
+            const auto files = files_matching(set.root, table);
             model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());
         }
     }
