@@ -71,7 +71,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
     app.add_option("--profile", options.profile_steps,
-                   "trace this many steps after the first and print what their time went into; a file a rank: RUN_DIR/profile/rank_0.json, ...")
+                   "trace this many steps after the first, a file a rank (RUN_DIR/profile/rank_0.json), and print what their time went into")
         ->check(CLI::PositiveNumber)
         ->type_name("STEPS");
     app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
