@@ -95,7 +95,8 @@ const Wall& CaseMesh::wall_for(const Predictor& model, const DataConfig& data)
     wall_ = read_wall(source_.wall, source_.file, data.wall_patches, orient_of(data));
     wall_patches_ = data.wall_patches;
     has_distances_ = false;
-    report_facing(source_.wall.empty() ? reading_.where : source_.wall.string(), wall_->facing, model.facing().walls);
+    const bool is_own_wall = source_.wall.empty() || source_.wall == source_.file;
+    report_facing(is_own_wall ? reading_.where : source_.wall.string(), wall_->facing, model.facing().walls);
     return *wall_;
 }
 
