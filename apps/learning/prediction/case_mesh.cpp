@@ -54,7 +54,7 @@ void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConf
         if (tensor->defined()) *tensor = tensor->to(device);
 }
 
-CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, const CaseReading& reading, const std::filesystem::path& output,
+CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, const MeshReading& reading, const std::filesystem::path& output,
                    std::shared_ptr<const DeviceMesh> device_mesh)
     : source_(source), reading_(reading), device_mesh_(std::move(device_mesh)), on_cells_(models.front().data().on_cells)
 {

@@ -20,7 +20,7 @@ inline constexpr const char* kOtherPartUnknown =
 void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConfig& data, const CaseSource& source, const at::Device& device);
 
 /// How the mesh of a case is read for models.
-struct CaseReading {
+struct MeshReading {
     std::string where;                                          ///< begins messages
     std::function<void(Mesh&)> prepare = {};                    ///< called on the first rank with the whole mesh as it was read
     std::function<void(const std::string& fault)> report = {};  ///< called on the first rank for a surface that does not face as those of the training cases
@@ -34,7 +34,7 @@ public:
     /// The first rank reads `source.file` and hands out the parts by files beside `output`.
     /// @param models   whose fields are on the same rows: all on cells, or all on points
     /// @throws UnusableInput (usable_input.h) if the mesh cannot be read, or lacks what models take of points
-    CaseMesh(const CaseSource& source, std::span<const Predictor> models, const CaseReading& reading, const std::filesystem::path& output,
+    CaseMesh(const CaseSource& source, std::span<const Predictor> models, const MeshReading& reading, const std::filesystem::path& output,
              std::shared_ptr<const DeviceMesh> device_mesh);
 
     /// Inputs of a model, on a device.
@@ -53,7 +53,7 @@ private:
     void report_facing(const std::string& where, const SurfaceFacing& found, const FacingCounts& trained) const;
 
     CaseSource source_;
-    CaseReading reading_;
+    MeshReading reading_;
     std::shared_ptr<const DeviceMesh> device_mesh_;
     bool on_cells_ = true, with_directions_ = false;
     Mesh whole_;

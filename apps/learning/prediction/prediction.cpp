@@ -258,7 +258,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     auto source = said_case(models.front(), options, name, false).source;
     source.file = input;
     std::set<std::string> faults;  // that were warned of: a surface may be its own wall
-    CaseReading reading{.where = name};
+    MeshReading reading{.where = name};
     reading.prepare = [&](Mesh& mesh) {
         mesh.kind = kind;
         if ((data.on_cells ? mesh.num_cells() : mesh.num_points()) == 0)

@@ -91,7 +91,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto note = [&](const std::string& sentence) {
         if (std::ranges::find(notes, sentence) == notes.end()) notes.push_back(sentence);
     };
-    CaseReading reading{.where = where, .report = note, .with_geometry = true, .with_forces = !model.forces.area.empty()};
+    MeshReading reading{.where = where, .report = note, .with_geometry = true, .with_forces = !model.forces.area.empty()};
     reading.prepare = [&](const Mesh& mesh) { require_true_fields(mesh, data, where); };
     CaseMesh mesh(source, std::span(&predictor, 1), reading, folder / ("case_" + source.id), device_mesh);
     const auto& rows = mesh.rows();
