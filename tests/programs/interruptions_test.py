@@ -254,7 +254,7 @@ class InterruptedOutput(Case):
         write_box(self.folder / "ascii.vtu", 24)
         self.assert_good(self.meshard("convert", "ascii.vtu", "box.vtu"))
         self.interrupt(lambda process: process.send_to_group(signal.SIGTERM), "partition", "box.vtu", "-n", 16, "-o", "out",
-                       before=("mpirun", "-np", "2", "--mca", "odls_base_sigkill_timeout", "60"), codes=range(1, 256))
+                       before=("mpirun", "-np", "2", "--mca", "odls_base_sigkill_timeout", "6"), codes=range(1, 256))
 
     def test_of_predict_on_two_ranks(self):
         copy_sample("runs", self.folder / "runs")
