@@ -92,9 +92,7 @@ private:
             const auto* source = element.attribute("file");
             const auto* step = element.attribute("timestep");
             const auto time = step != nullptr ? parse_number<double>(*step) : std::optional<double>(0);
-            if (source == nullptr || !time)
-                file.fail(
-                    fmt::format("<DataSet> number {} has no file, or a timestep that is no number", files.size()));
+            if (source == nullptr || !time) file.fail(fmt::format("<DataSet> number {} has no file, or a timestep that is no number", files.size()));
             const auto* name = element.attribute("name");
             const auto* part = element.attribute("part");
             files.push_back({*time, name != nullptr && !name->empty() ? *name : "part" + (part != nullptr ? *part : std::to_string(files.size())), *source});

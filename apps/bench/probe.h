@@ -62,10 +62,10 @@ std::vector<std::int64_t> probe_mesh_shape(int num_ranks, std::size_t num_dims);
 /// Runs a TorchScript model serially (on rank 0) and with sharded inputs (on all ranks), and compares outputs, input gradients, every
 /// parameter gradient, and buffers. Collective over all ranks of `world`.
 ///
-/// The loss is the sum of the first output times `grad_output`, or of all outputs times fixed numbers (cos i of the i-th value), as of Python's `probe`. A tensor counts as equal within 1e-5 of its largest value in float, 1e-10 in
-/// double, or within ten times what rounding alone does to it: a gradient that is zero but for rounding has no scale of its own. What rounding does is found
-/// by serial runs whose inputs and weights are changed in their last bits, and by one in double precision. Inputs that have the first one's size along a cut
-/// dimension are cut in the same way; others are whole on every rank.
+/// The loss is the sum of the first output times `grad_output`, or of all outputs times fixed numbers (cos i of the i-th value), as of Python's `probe`. A
+/// tensor counts as equal within 1e-5 of its largest value in float, 1e-10 in double, or within ten times what rounding alone does to it: a gradient that is
+/// zero but for rounding has no scale of its own. What rounding does is found by serial runs whose inputs and weights are changed in their last bits, and by
+/// one in double precision. Inputs that have the first one's size along a cut dimension are cut in the same way; others are whole on every rank.
 ///
 /// @throws IoError, InvalidInput for files that cannot be read or do not fit the model.
 ProbeReport probe(const ProbeRequest& request, World& world);

@@ -270,8 +270,7 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
 {
     const auto [num_rows, num_components] = shape(name);
     if (first < 0 || count < 0 || first > num_rows || count > num_rows - first)
-        fail(fmt::format("the data set '{}' has {} rows, the rows {} to {} are asked for. It is damaged", name,
-                         num_rows, first, first + count - 1));
+        fail(fmt::format("the data set '{}' has {} rows, the rows {} to {} are asked for. It is damaged", name, num_rows, first, first + count - 1));
     const Handle set(H5Dopen2(id_, name.c_str(), H5P_DEFAULT), H5Dclose);
     const Handle type(H5Dget_type(set), H5Tclose);
     const auto kind = scalar_type(type);

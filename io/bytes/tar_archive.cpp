@@ -87,8 +87,7 @@ std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const st
     std::size_t at = 0;
     bool has_end = false;
     while (at < text.size() && !has_end) {
-        if (text.size() - at < kBlock)
-            fail(fmt::format("it ends within a header, at byte {}. It is truncated", text.size()));
+        if (text.size() - at < kBlock) fail(fmt::format("it ends within a header, at byte {}. It is truncated", text.size()));
         const auto header = text.substr(at, kBlock);
         if (std::ranges::all_of(header, [](char c) { return c == '\0'; })) {
             has_end = true;
@@ -106,8 +105,7 @@ std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const st
             if (!prefix.empty()) name = std::string(prefix) + "/" + name;
         }
         at += kBlock;
-        if (*size > text.size() - at)
-            fail(fmt::format("'{}' has {} bytes, and {} are left. It is truncated", name, *size, text.size() - at));
+        if (*size > text.size() - at) fail(fmt::format("'{}' has {} bytes, and {} are left. It is truncated", name, *size, text.size() - at));
         const auto content = text.substr(at, *size);
         if (type == 'x') {
             if (const auto path = pax_value(content, "path")) next_name = path;

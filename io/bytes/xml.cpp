@@ -59,8 +59,7 @@ private:
 
     [[noreturn]] void fail_truncated(const std::string& inside) const
     {
-        fail(fmt::format("the file ends inside {} after {} bytes: it is truncated. Copy or write it again", inside,
-                         document_.size()));
+        fail(fmt::format("the file ends inside {} after {} bytes: it is truncated. Copy or write it again", inside, document_.size()));
     }
 
     std::string excerpt() const
@@ -285,8 +284,7 @@ private:
                 const std::string name = parse_name();
                 skip_blanks();
                 if (at_ == document_.size()) fail_truncated("<" + element.name + ">");
-                if (name != element.name || !at(">"))
-                    fail(fmt::format("expected </{}>, found </{}> at byte {}", element.name, name, at_));
+                if (name != element.name || !at(">")) fail(fmt::format("expected </{}>, found </{}> at byte {}", element.name, name, at_));
                 ++at_;
                 set_text(element, runs);
                 return;

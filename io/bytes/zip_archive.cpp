@@ -87,8 +87,7 @@ std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t s
 {
     const auto bytes = archive_.bytes;
     if (begin > bytes.size() || size > bytes.size() - begin)
-        fail(fmt::format("is a damaged zip archive: {} lies at byte {} with {} bytes, beyond the end at {}", what,
-                         begin, size, bytes.size()));
+        fail(fmt::format("is a damaged zip archive: {} lies at byte {} with {} bytes, beyond the end at {}", what, begin, size, bytes.size()));
     return bytes.subspan(begin, size);
 }
 
@@ -126,14 +125,12 @@ void ZipArchive::read_directory()
         fail("is a zip archive in several volumes, which is not supported");
     }
     if (directory_begin > limit || directory_size > limit - directory_begin)
-        fail(fmt::format("is a damaged zip archive: its directory of {} bytes at byte {} does not end before byte {}",
-                         directory_size, directory_begin, limit));
+        fail(fmt::format("is a damaged zip archive: its directory of {} bytes at byte {} does not end before byte {}", directory_size, directory_begin, limit));
 
     auto rest = bytes.subspan(directory_begin, directory_size);
     for (std::uint64_t i = 0; i < count; ++i) {
         if (rest.size() < kEntrySize || number_at<std::uint32_t>(rest, 0) != kEntrySignature)
-            fail(fmt::format("is a damaged zip archive: its directory announces {} entries, and entry {} is missing",
-                             count, i));
+            fail(fmt::format("is a damaged zip archive: its directory announces {} entries, and entry {} is missing", count, i));
         const std::size_t name_size = number_at<std::uint16_t>(rest, 28), extra_size = number_at<std::uint16_t>(rest, 30);
         const std::size_t total = kEntrySize + name_size + extra_size + number_at<std::uint16_t>(rest, 32);
         if (total > rest.size()) fail(fmt::format("is a damaged zip archive: entry {} of its directory is cut off", i));
@@ -213,15 +210,12 @@ SharedBytes ZipArchive::read(const std::string& name) const
     if (entry.method == kDeflated) {
         const std::shared_ptr<std::byte[]> unpacked(new std::byte[entry.size]);
         const std::span<std::byte> out(unpacked.get(), entry.size);
-        if (!inflate_into(content.bytes, out))
-            fail(fmt::format("has entry '{}' that does not unpack to its {} bytes. It is damaged", name, entry.size));
+        if (!inflate_into(content.bytes, out)) fail(fmt::format("has entry '{}' that does not unpack to its {} bytes. It is damaged", name, entry.size));
         content = {out, unpacked};
     } else if (entry.method != kStored) {
-        fail(
-            fmt::format("has entry '{}' packed by method {}; expected stored (0) or deflated (8)", name, entry.method));
+        fail(fmt::format("has entry '{}' packed by method {}; expected stored (0) or deflated (8)", name, entry.method));
     } else if (entry.size != entry.packed_size) {
-        fail(fmt::format("has entry '{}' of two sizes, {} and {} bytes. It is damaged", name, entry.packed_size,
-                         entry.size));
+        fail(fmt::format("has entry '{}' of two sizes, {} and {} bytes. It is damaged", name, entry.packed_size, entry.size));
     }
     // PyTorch has an option to omit checksums; they are 0 then.
     if (entry.checksum != 0 && checksum_of(content.bytes) != entry.checksum) fail("has entry '" + name + "' that does not match its checksum. It is damaged");

@@ -220,9 +220,7 @@ private:
             if (weights != &file.root()) {
                 num_left_out_ = 0;
                 others = to_json(file.root(), weights, 0);
-                if (num_left_out_ > 0)
-                    note(fmt::format("{} tensors beside the model's state dict (an optimizer's, say) are left out.",
-                                     num_left_out_));
+                if (num_left_out_ > 0) note(fmt::format("{} tensors beside the model's state dict (an optimizer's, say) are left out.", num_left_out_));
             }
         }
         if (!others.empty()) checkpoint_.others = dump(others);
@@ -330,8 +328,7 @@ private:
     {
         auto& arrays = checkpoint_.weights.arrays;
         const auto num_dropped = std::erase_if(arrays, [](const NamedArray& array) { return array.name.ends_with("device_buffer"); });
-        if (num_dropped > 0)
-            note(fmt::format("{} 'device_buffer' entries are left out; no model needs them.", num_dropped));
+        if (num_dropped > 0) note(fmt::format("{} 'device_buffer' entries are left out; no model needs them.", num_dropped));
         for (bool is_changed = true; is_changed;) {
             is_changed = false;
             for (const std::string_view prefix : {"module.", "_orig_mod."}) {
@@ -358,9 +355,7 @@ private:
             }
             if (!names.insert(array.name).second) fail("has '" + array.name + "' under an old and a new name");
         }
-        if (num_renamed > 0)
-            note(fmt::format("{} names of an older version (linear_pre, linear_post) are changed to today's.",
-                             num_renamed));
+        if (num_renamed > 0) note(fmt::format("{} names of an older version (linear_pre, linear_post) are changed to today's.", num_renamed));
     }
 
     /// Older files of a DiT have the time embedder at the top level, and its frequencies, which follow from the
@@ -382,8 +377,7 @@ private:
             array.name.insert(at, kAround);
             ++num_moved;
         }
-        if (num_moved > 0)
-            note(fmt::format("{} names of an older version (t_embedder) are changed to today's.", num_moved));
+        if (num_moved > 0) note(fmt::format("{} names of an older version (t_embedder) are changed to today's.", num_moved));
     }
 
     std::filesystem::path path_;

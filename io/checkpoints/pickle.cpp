@@ -103,10 +103,7 @@ private:
     using Sequence = PickleValue::Sequence;
     using Dict = PickleValue::Dict;
 
-    [[noreturn]] void fail(const std::string& what) const
-    {
-        throw IoError(fmt::format("{}: at byte {} of its pickle {}.", where_, at_, what));
-    }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError(fmt::format("{}: at byte {} of its pickle {}.", where_, at_, what)); }
 
     template <class Integer>
     Integer next()
@@ -236,8 +233,7 @@ private:
         const auto& arguments = expect<Sequence>(pop(), "a tuple of arguments").items;
         const auto& name = expect<PickledGlobal>(pop(), "a function").name;
         const auto require = [&](std::size_t count) {
-            if (arguments.size() < count)
-                fail(fmt::format("'{}' has {} arguments, expected {}", name, arguments.size(), count));
+            if (arguments.size() < count) fail(fmt::format("'{}' has {} arguments, expected {}", name, arguments.size(), count));
         };
         if (name == kOrderedDict) {
             Dict dict;
@@ -289,8 +285,7 @@ private:
     {
         switch (op) {
         case kProto:
-            if (const int protocol = next<std::uint8_t>(); protocol > 5)
-                fail(fmt::format("protocol {} is announced, expected at most 5", protocol));
+            if (const int protocol = next<std::uint8_t>(); protocol > 5) fail(fmt::format("protocol {} is announced, expected at most 5", protocol));
             return;
         case kFrame:
             next<std::uint64_t>();

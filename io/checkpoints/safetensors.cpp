@@ -78,9 +78,8 @@ public:
         if (bytes.size() < 8) fail(fmt::format("has {} bytes, a safetensors file has at least 8", bytes.size()));
         std::memcpy(&header_size, bytes.data(), 8);
         if (header_size > max_header_size || header_size > bytes.size() - 8)
-            fail(fmt::format(
-                "announces a header of {} bytes, but has {} after its length. It is truncated or no safetensors file",
-                header_size, bytes.size() - 8));
+            fail(fmt::format("announces a header of {} bytes, but has {} after its length. It is truncated or no safetensors file", header_size,
+                             bytes.size() - 8));
         data_ = bytes.subspan(8 + header_size);
         const Json header = parse_header(file_->text().substr(8, header_size));
         for (const auto& [name, entry] : header.items()) {
@@ -147,8 +146,7 @@ private:
         for (const Json& extent : shape) array.shape.push_back(extent.get<std::int64_t>());
 
         const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
-        if (begin > end || end > data_.size())
-            fail(fmt::format("{}at bytes {} to {} of {}. It is truncated or damaged", what, begin, end, data_.size()));
+        if (begin > end || end > data_.size()) fail(fmt::format("{}at bytes {} to {} of {}. It is truncated or damaged", what, begin, end, data_.size()));
         std::int64_t count = 0, num_bytes = 0;
         if (!count_values(array.shape, count) || __builtin_mul_overflow(count, static_cast<std::int64_t>(type->second), &num_bytes) ||
             static_cast<std::uint64_t>(num_bytes) != end - begin)
@@ -177,8 +175,7 @@ private:
                                  extent.begin < end ? "overlap" : "leave a gap"));
             end = extent.end;
         }
-        if (end != data_.size())
-            fail(fmt::format("has {} bytes after its last array. It is damaged", data_.size() - end));
+        if (end != data_.size()) fail(fmt::format("has {} bytes after its last array. It is damaged", data_.size() - end));
     }
 
     /// Checks the version and the hash that meshard has written. The version comes first: another one may hash

@@ -159,8 +159,7 @@ void TorchFile::read_legacy(const SharedBytes& file)
         rest = rest.subspan(sizeof count);
         std::uint64_t size = 0;
         if (count < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(count), value_sizes[*key], &size) || size > rest.size())
-            fail(fmt::format("has {} bytes left for the {} values of its storage '{}'. It is truncated", rest.size(),
-                             count, *key));
+            fail(fmt::format("has {} bytes left for the {} values of its storage '{}'. It is truncated", rest.size(), count, *key));
         if (!storages_.emplace(*key, SharedBytes{rest.first(size), file.owner}).second) fail("has two storages '" + *key + "'");
         stored_bytes_ += size;
         rest = rest.subspan(size);
@@ -178,8 +177,8 @@ SharedBytes TorchFile::storage(const PickledStorage& storage, std::size_t value_
     const auto& found = storages_.at(storage.key);
     std::uint64_t size = 0;
     if (storage.num_values < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(storage.num_values), value_size, &size) || size != found.bytes.size())
-        fail(fmt::format("has storage '{}' of {} bytes, expected {} values of {} bytes. It is damaged", storage.key,
-                         found.bytes.size(), storage.num_values, value_size));
+        fail(fmt::format("has storage '{}' of {} bytes, expected {} values of {} bytes. It is damaged", storage.key, found.bytes.size(), storage.num_values,
+                         value_size));
     return found;
 }
 
@@ -195,8 +194,8 @@ NamedArray TorchFile::array(std::string name, const PickledTensor& tensor)
     if (tensor.offset < 0 || __builtin_add_overflow(tensor.offset, reach->last, &end) || (reach->num_values > 0 && end >= tensor.storage.num_values))
         fail(fmt::format("has '{}' that reaches beyond the {} values of its storage", name, tensor.storage.num_values));
     if (reach->num_values > tensor.storage.num_values)
-        fail(fmt::format("has '{}' of {} values in a storage of {}. Call contiguous() on it before saving", name,
-                         reach->num_values, tensor.storage.num_values));
+        fail(
+            fmt::format("has '{}' of {} values in a storage of {}. Call contiguous() on it before saving", name, reach->num_values, tensor.storage.num_values));
 
     NamedArray array{std::move(name), *type, tensor.shape, nullptr, nullptr};
     if (reach->num_values == 0) return array;
@@ -235,8 +234,7 @@ std::vector<std::span<const std::byte>> torch_file_pieces(const NamedArrays& con
     layout.add("archive/.format_version", "1");
     layout.add("archive/.storage_alignment", "64");
     layout.add("archive/byteorder", "little");
-    for (std::size_t i = 0; i < content.arrays.size(); ++i)
-        layout.add(fmt::format("archive/data/{}", i), {content.arrays[i].bytes()});
+    for (std::size_t i = 0; i < content.arrays.size(); ++i) layout.add(fmt::format("archive/data/{}", i), {content.arrays[i].bytes()});
     layout.add("archive/version", "3\n");
     return layout.finish();
 }

@@ -62,8 +62,8 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
             for (std::int64_t i = 0; i < patch.num_faces; ++i) {
                 const auto ours = processors[here].face(patch.start + i), theirs = processors[there].face(back->start + i);
                 if (ours.size() != theirs.size())
-                    throw IoError(fmt::format("{}: face {} between {} has {} points on one side and {} on the other.",
-                                              where, i, between(here, there), ours.size(), theirs.size()));
+                    throw IoError(fmt::format("{}: face {} between {} has {} points on one side and {} on the other.", where, i, between(here, there),
+                                              ours.size(), theirs.size()));
                 // OpenFOAM reverses a face without moving its first point.
                 for (std::size_t k = 0; k < ours.size(); ++k)
                     points.join(first_points[here] + ours[k], first_points[there] + theirs[k == 0 ? 0 : theirs.size() - k]);
@@ -176,8 +176,7 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
         if (number != static_cast<std::int64_t>(folders.size()))
-            throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
-                                      path.filename().string(), folders.size()));
+            throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(), path.filename().string(), folders.size()));
         folders.push_back(path);
     }
     return folders;

@@ -53,9 +53,8 @@ std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry
 {
     if (entry.list) {
         if (entry.list->num_rows() != num_rows || entry.list->num_components() != num_components)
-            file.fail(
-                fmt::format("'{}' has {} values of {} numbers, expected {} of {}. Does the field belong to this mesh?",
-                            entry.key, entry.list->num_rows(), entry.list->num_components(), num_rows, num_components));
+            file.fail(fmt::format("'{}' has {} values of {} numbers, expected {} of {}. Does the field belong to this mesh?", entry.key, entry.list->num_rows(),
+                                  entry.list->num_components(), num_rows, num_components));
         return entry.list;
     }
     if (!entry.words.empty() && entry.words.front() == "nonuniform") {

@@ -156,16 +156,13 @@ char FoamFile::peek()
 
 std::string_view FoamFile::next_word()
 {
-    if (at_end())
-        fail(fmt::format("the file ends after {} bytes where more is expected: it is truncated. Copy or write it again",
-                         text_.size()));
+    if (at_end()) fail(fmt::format("the file ends after {} bytes where more is expected: it is truncated. Copy or write it again", text_.size()));
     const std::size_t begin = at_;
     if (punctuation.find(text_[at_]) != std::string_view::npos) return text_.substr(at_++, 1);
     if (text_[at_] == '"') {
         do {
             at_ = text_.find('"', at_ + 1);
-            if (at_ == std::string_view::npos)
-                fail(fmt::format("a string that begins at byte {} has no end. It is truncated", begin));
+            if (at_ == std::string_view::npos) fail(fmt::format("a string that begins at byte {} has no end. It is truncated", begin));
         } while (text_[at_ - 1] == '\\');
         return text_.substr(begin, ++at_ - begin);
     }
@@ -188,8 +185,7 @@ std::string_view FoamFile::next_word()
 void FoamFile::expect(char c)
 {
     if (peek() != c)
-        fail(fmt::format("expected '{}' at byte {}, found {}", c, at_,
-                         at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
+        fail(fmt::format("expected '{}' at byte {}, found {}", c, at_, at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
     ++at_;
 }
 
@@ -214,18 +210,14 @@ std::int64_t FoamFile::next_count(std::size_t bytes_per_row)
     const auto count = next_number<std::int64_t>();
     if (count < 0) fail(fmt::format("a list has the negative length {}", count));
     if (static_cast<std::uint64_t>(count) > (text_.size() - at_) / bytes_per_row + 1)
-        fail(fmt::format(
-            "a list should have {} rows, more than the {} bytes that are left can hold. It is truncated or damaged",
-            count, text_.size() - at_));
-    if (count > std::numeric_limits<std::int32_t>::max())
-        fail(fmt::format("a list has {} rows, a mesh holds at most 2147483647", count));
+        fail(fmt::format("a list should have {} rows, more than the {} bytes that are left can hold. It is truncated or damaged", count, text_.size() - at_));
+    if (count > std::numeric_limits<std::int32_t>::max()) fail(fmt::format("a list has {} rows, a mesh holds at most 2147483647", count));
     return count;
 }
 
 const std::byte* FoamFile::take_raw(std::size_t size)
 {
-    if (text_.size() - at_ < size)
-        fail(fmt::format("the file ends within a list of {} bytes: it is truncated. Copy or write it again", size));
+    if (text_.size() - at_ < size) fail(fmt::format("the file ends within a list of {} bytes: it is truncated. Copy or write it again", size));
     const auto* data = reinterpret_cast<const std::byte*>(text_.data() + at_);
     at_ += size;
     return data;
@@ -272,8 +264,7 @@ std::vector<std::int32_t> FoamFile::read_labels()
     with_scalar_type(rows.type(), [&]<class T>() {
         for (const T value : rows.values<T>()) {
             labels.push_back(static_cast<std::int32_t>(value));
-            if (static_cast<T>(labels.back()) != value)
-                fail(fmt::format("the label {} is beyond 32 bits, which a mesh cannot number", value));
+            if (static_cast<T>(labels.back()) != value) fail(fmt::format("the label {} is beyond 32 bits, which a mesh cannot number", value));
         }
     });
     return labels;
@@ -312,8 +303,7 @@ std::vector<FoamEntry> FoamFile::read_named_entries()
         all.entries.push_back(std::move(entry));
     }
     expect(')');
-    if (static_cast<std::int64_t>(all.entries.size()) != count)
-        fail(fmt::format("announces {} entries, but has {}. It is damaged", count, all.entries.size()));
+    if (static_cast<std::int64_t>(all.entries.size()) != count) fail(fmt::format("announces {} entries, but has {}. It is damaged", count, all.entries.size()));
     return std::move(all.entries);
 }
 
@@ -371,8 +361,7 @@ FoamEntry FoamFile::read_entry(FoamEntry& root, int depth)
 {
     FoamEntry entry;
     const std::string_view key = next_word();
-    if (punctuation.find(key.front()) != std::string_view::npos)
-        fail(fmt::format("expected a name at byte {}, found {}", at_ - 1, excerpt(key)));
+    if (punctuation.find(key.front()) != std::string_view::npos) fail(fmt::format("expected a name at byte {}, found {}", at_ - 1, excerpt(key)));
     entry.key = key.front() == '"' ? key.substr(1, key.size() - 2) : key;
     if (peek() == '{') {
         ++at_;
@@ -426,8 +415,7 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
     const std::size_t before = at_;
     const auto announced = next_number<std::int64_t>();
     if (announced > 0 && peek() == '{') {
-        if (announced > most_rows_)
-            fail(fmt::format("a list repeats a value {} times, expected at most {}", announced, most_rows_));
+        if (announced > most_rows_) fail(fmt::format("a list repeats a value {} times, expected at most {}", announced, most_rows_));
         ++at_;
         // In binary files a repeated value is raw as well, without parentheses.
         DataArray one("", labels ? ScalarType::Int64 : ScalarType::Float64, 1, num_components);

@@ -129,8 +129,7 @@ std::vector<std::int64_t> FoamRegion::read_addressing(const std::string& name, s
     FoamFile file(path);
     const std::vector<std::int32_t> labels = file.read_labels();
     if (static_cast<std::int64_t>(labels.size()) != num_rows)
-        file.fail(fmt::format("has {} rows, the mesh beside it {}. Decompose the case again, or remove the file",
-                              labels.size(), num_rows));
+        file.fail(fmt::format("has {} rows, the mesh beside it {}. Decompose the case again, or remove the file", labels.size(), num_rows));
     return {labels.begin(), labels.end()};
 }
 
@@ -164,13 +163,11 @@ void FoamRegion::read_poly_mesh()
     FoamFile faces_file(mesh_file("faces"));
     faces_ = faces_file.read_faces();
     for (std::int64_t face = 0; face < faces_.num_rows(); ++face) {
-        if (faces_.row(face).size() < 3)
-            faces_file.fail(fmt::format("face {} has {} points, expected 3 or more", face, faces_.row(face).size()));
+        if (faces_.row(face).size() < 3) faces_file.fail(fmt::format("face {} has {} points, expected 3 or more", face, faces_.row(face).size()));
         for (const std::int32_t point : faces_.row(face))
             if (point < 0 || point >= points_.num_rows())
                 faces_file.fail(
-                    fmt::format("face {} uses point {}, expected 0 to {}. It is damaged, or belongs to other points",
-                                face, point, points_.num_rows() - 1));
+                    fmt::format("face {} uses point {}, expected 0 to {}. It is damaged, or belongs to other points", face, point, points_.num_rows() - 1));
     }
     FoamFile owner_file(mesh_file("owner"));
     owner_ = owner_file.read_labels();
@@ -180,8 +177,7 @@ void FoamRegion::read_poly_mesh()
     neighbour_ = neighbour_file.read_labels();
     // Files of older versions have -1 for the faces of the boundary.
     neighbour_.erase(std::ranges::find(neighbour_, -1), neighbour_.end());
-    if (neighbour_.size() > owner_.size())
-        neighbour_file.fail(fmt::format("has {} rows for {} faces", neighbour_.size(), owner_.size()));
+    if (neighbour_.size() > owner_.size()) neighbour_file.fail(fmt::format("has {} rows for {} faces", neighbour_.size(), owner_.size()));
     check_cells(owner_file, neighbour_file);
     read_patches();
 }
@@ -190,30 +186,24 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
 {
     std::int32_t last = -1;
     for (std::size_t face = 0; face < owner_.size(); ++face) {
-        if (owner_[face] < 0)
-            owner_file.fail(fmt::format("face {} belongs to cell {}. It is damaged", face, owner_[face]));
+        if (owner_[face] < 0) owner_file.fail(fmt::format("face {} belongs to cell {}. It is damaged", face, owner_[face]));
         last = std::max(last, owner_[face]);
         if (face >= neighbour_.size()) continue;
         if (neighbour_[face] < 0 || neighbour_[face] == owner_[face])
-            neighbour_file.fail(
-                fmt::format("face {} has cell {} on its other side. It is damaged", face, neighbour_[face]));
+            neighbour_file.fail(fmt::format("face {} has cell {} on its other side. It is damaged", face, neighbour_[face]));
         last = std::max(last, neighbour_[face]);
     }
     num_cells_ = last + std::int64_t{1};
     // Each cell has at least four faces: a file that claims more cells is refused before memory is allocated.
     const auto num_sides = static_cast<std::int64_t>(owner_.size() + neighbour_.size());
-    if (num_cells_ > num_sides)
-        owner_file.fail(
-            fmt::format("names cell {}, but there are only {} sides of faces. It is damaged", last, num_sides));
+    if (num_cells_ > num_sides) owner_file.fail(fmt::format("names cell {}, but there are only {} sides of faces. It is damaged", last, num_sides));
     std::vector<std::uint8_t> num_faces(static_cast<std::size_t>(num_cells_), 0);
     const auto count = [&](std::int32_t cell) { num_faces[cell] = static_cast<std::uint8_t>(std::min(4, num_faces[cell] + 1)); };
     std::ranges::for_each(owner_, count);
     std::ranges::for_each(neighbour_, count);
     const auto open = std::ranges::find_if(num_faces, [](std::uint8_t faces) { return faces < 4; });
     if (open != num_faces.end())
-        owner_file.fail(
-            fmt::format("cell {} has {} faces, expected 4 or more. It is damaged, or belongs to another mesh",
-                        open - num_faces.begin(), *open));
+        owner_file.fail(fmt::format("cell {} has {} faces, expected 4 or more. It is damaged, or belongs to another mesh", open - num_faces.begin(), *open));
 }
 
 void FoamRegion::read_patches()
@@ -229,8 +219,8 @@ void FoamRegion::read_patches()
         FoamPatch patch{entry.key, entry.word("type"), number(entry, "startFace"), number(entry, "nFaces"), {}};
         if (const FoamEntry* groups = entry.find("inGroups")) patch.groups = groups->words;
         if (patch.num_faces > 0 && (patch.start < first || patch.start > faces_.num_rows() || patch.num_faces > faces_.num_rows() - patch.start))
-            file.fail(fmt::format("the patch '{}' has the faces {} to {}, the boundary has {} to {}", patch.name,
-                                  patch.start, patch.start + patch.num_faces - 1, first, faces_.num_rows() - 1));
+            file.fail(fmt::format("the patch '{}' has the faces {} to {}, the boundary has {} to {}", patch.name, patch.start,
+                                  patch.start + patch.num_faces - 1, first, faces_.num_rows() - 1));
         if (!patch.type.starts_with("processor")) {
             patches_.push_back(std::move(patch));
             continue;
@@ -291,8 +281,7 @@ void FoamRegion::add_zones(Mesh& mesh) const
         with_scalar_type(labels->list->type(), [&]<class T>() {
             for (const T cell : labels->list->values<T>()) {
                 if (static_cast<std::int64_t>(cell) < 0 || static_cast<std::int64_t>(cell) >= num_cells_)
-                    file.fail(
-                        fmt::format("the zone '{}' holds cell {}, expected 0 to {}", entry.key, cell, num_cells_ - 1));
+                    file.fail(fmt::format("the zone '{}' holds cell {}, expected 0 to {}", entry.key, cell, num_cells_ - 1));
                 zone_of[static_cast<std::size_t>(cell)] = zone;
             }
         });

@@ -139,9 +139,8 @@ std::int32_t find_component(const DataArray& array, const std::string& component
         const bool is_axis = array.num_components() <= 3 && component == std::string(1, "xyz"[std::min(i, 2)]);
         if (is_named || is_axis || component == std::to_string(i)) return i;
     }
-    throw InvalidInput(fmt::format(
-        "render_mesh: array '{}' has no component '{}'; it has {}, numbered from 0 (x, y, z for up to three).",
-        array.name(), component, array.num_components()));
+    throw InvalidInput(fmt::format("render_mesh: array '{}' has no component '{}'; it has {}, numbered from 0 (x, y, z for up to three).", array.name(),
+                                   component, array.num_components()));
 }
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
@@ -350,8 +349,7 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         for (std::size_t i = 0; i < coloring.categories.size(); ++i) {
             const std::int32_t y = top + static_cast<std::int32_t>(i) * 26;
             fill(image, left, y, 22, 18, categorical_color(static_cast<std::int64_t>(i)));
-            draw_text(image, left + 30, y + 9 - label_rise, fmt::format("{:.4g}", coloring.categories[i]), label_size,
-                      ink);
+            draw_text(image, left + 30, y + 9 - label_rise, fmt::format("{:.4g}", coloring.categories[i]), label_size, ink);
         }
         return;
     }
@@ -363,8 +361,7 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
         fill(image, left + 22, y, 5, 1, ink);
         const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
-        const auto text = fmt::format("{}{:.4g}", is_end ? i == 0 ? "<" : ">" : "",
-                                      coloring.low + part * (coloring.high - coloring.low));
+        const auto text = fmt::format("{}{:.4g}", is_end ? i == 0 ? "<" : ">" : "", coloring.low + part * (coloring.high - coloring.low));
         draw_text(image, left + 31, y - label_rise, text, label_size, ink);
     }
 }
@@ -454,13 +451,10 @@ PicturePainter::PicturePainter(RenderOptions options) : options_(std::move(optio
 {
     for (const std::int32_t size : {options_.width, options_.height})
         if (size < 64 || size > 16384)
-            throw InvalidInput(
-                fmt::format("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.",
-                            options_.width, options_.height));
+            throw InvalidInput(fmt::format("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.", options_.width, options_.height));
     if (options_.range && !((*options_.range)[0] < (*options_.range)[1]))
-        throw InvalidInput(
-            fmt::format("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.",
-                        (*options_.range)[0], (*options_.range)[1]));
+        throw InvalidInput(fmt::format("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.", (*options_.range)[0],
+                                       (*options_.range)[1]));
 }
 
 PicturePainter::~PicturePainter() = default;

@@ -31,9 +31,8 @@ std::int64_t count_at(const Json& json, const char* name, const std::string& whe
 {
     const Json& value = json.at(name);
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(most))
-        throw IoError(fmt::format(
-            "{}: {} is {}, expected a whole number from 0 to {}. The manifest is damaged: cut the source again.", where,
-            name, value.dump(), most));
+        throw IoError(
+            fmt::format("{}: {} is {}, expected a whole number from 0 to {}. The manifest is damaged: cut the source again.", where, name, value.dump(), most));
     return value.get<std::int64_t>();
 }
 

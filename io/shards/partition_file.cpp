@@ -37,8 +37,8 @@ std::int64_t take_numbers(const std::filesystem::path& path, std::string_view te
         std::int32_t number = 0;
         const auto [next, error] = std::from_chars(at, end, number);
         if (error != std::errc{} || number < 0)
-            fail(path, fmt::format("has '{}' as its number {}; expected a part, 0 or above.",
-                                   std::string(at, std::min<std::ptrdiff_t>(end - at, 12)), num_before));
+            fail(path,
+                 fmt::format("has '{}' as its number {}; expected a part, 0 or above.", std::string(at, std::min<std::ptrdiff_t>(end - at, 12)), num_before));
         take(number);
         ++num_before;
         at = next;
@@ -62,8 +62,7 @@ void read_partition_file(const std::filesystem::path& path, const std::function<
         if (is_first && text.find("FoamFile") != std::string::npos) {
             const auto numbers = FoamFile(path).read_labels();
             if (const auto bad = std::ranges::find_if(numbers, [](std::int32_t number) { return number < 0; }); bad != numbers.end())
-                fail(path,
-                     fmt::format("has {} as its number {}; expected a part, 0 or above.", *bad, bad - numbers.begin()));
+                fail(path, fmt::format("has {} as its number {}; expected a part, 0 or above.", *bad, bad - numbers.begin()));
             std::ranges::for_each(numbers, take);
             return;
         }

@@ -43,10 +43,7 @@ public:
 private:
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
 
-    [[noreturn]] void fail_line(const std::string& what) const
-    {
-        fail(fmt::format("is no valid .obj file: statement {} {}", line_, what));
-    }
+    [[noreturn]] void fail_line(const std::string& what) const { fail(fmt::format("is no valid .obj file: statement {} {}", line_, what)); }
 
     void read_line(std::string_view text)
     {
@@ -111,9 +108,7 @@ private:
     Mesh finish()
     {
         const auto num_points = static_cast<std::int64_t>(coordinates_.size() / 3);
-        if (last_used_ >= num_points)
-            fail(fmt::format("uses the point {}, but has only {}. It is truncated or damaged", last_used_ + 1,
-                             num_points));
+        if (last_used_ >= num_points) fail(fmt::format("uses the point {}, but has only {}. It is truncated or damaged", last_used_ + 1, num_points));
         Mesh mesh;
         mesh.kind = MeshKind::Surface;
         mesh.points = DataArray::from("Points", std::move(coordinates_), 3);

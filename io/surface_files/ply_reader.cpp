@@ -179,9 +179,7 @@ private:
             if (word.empty()) fail_truncated(element, row);
             with_scalar_type(type, [&]<class T>() {
                 const auto value = parse_number<T>(word);
-                if (!value)
-                    fail(fmt::format("has '{}' in {} {}, a number of type {} is expected", word.substr(0, 40),
-                                     element.name, row, to_string(type)));
+                if (!value) fail(fmt::format("has '{}' in {} {}, a number of type {} is expected", word.substr(0, 40), element.name, row, to_string(type)));
                 std::memcpy(values.data() + begin, &*value, sizeof(T));
             });
             return;
@@ -212,8 +210,7 @@ private:
         const std::int64_t num_points = vertices == elements_.end() ? 0 : vertices->count;
         for (std::int64_t i = 0; i < length; ++i) {
             const std::int64_t point = integer(type, static_cast<std::size_t>(i));
-            if (point < 0 || point >= num_points)
-                fail(fmt::format("has face {} with point {}, expected 0 to {}", row, point, num_points - 1));
+            if (point < 0 || point >= num_points) fail(fmt::format("has face {} with point {}, expected 0 to {}", row, point, num_points - 1));
             cells_.indices.push_back(static_cast<std::int32_t>(point));
         }
         cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size()));

@@ -27,8 +27,7 @@ std::vector<T> numbers_of(const VtkXmlFile& file, const XmlElement& element, con
     std::vector<T> numbers;
     std::istringstream stream(text ? *text : "");
     for (T number; stream >> number;) numbers.push_back(number);
-    if (numbers.size() != count || !stream.eof())
-        file.fail(fmt::format("its {} is '{}', {} numbers are expected", name, text ? *text : "", count));
+    if (numbers.size() != count || !stream.eof()) file.fail(fmt::format("its {} is '{}', {} numbers are expected", name, text ? *text : "", count));
     return numbers;
 }
 
@@ -100,9 +99,8 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
         for (const auto& array : arrays) {
             if (array.type() == ScalarType::String) continue;  // texts about the grid
             if (num_rows >= 0 && array.num_rows() != num_rows) {
-                throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.",
-                                               array.name(), tag == std::string("CellData") ? "cells" : "points",
-                                               array.num_rows(), num_rows));
+                throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
+                                               tag == std::string("CellData") ? "cells" : "points", array.num_rows(), num_rows));
             }
             text += fmt::format("      <DataArray{}{} format=\"appended\" offset=\"{}\"/>\n", vtk_declaration(array),
                                 num_rows < 0 ? fmt::format(" NumberOfTuples=\"{}\"", array.num_rows()) : "", offset);

@@ -169,8 +169,7 @@ void MappedMesh::require_whole() const
 {
     const DataArray& points = rest_.points;
     if (num_points() > 0 && (points.num_components() != 3 || (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)))
-        fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", points.num_components(),
-                         to_string(points.type())));
+        fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", points.num_components(), to_string(points.type())));
     const auto require_integers = [&](const DataArray& array) {
         if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64)
             fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) + ", integers are expected");
@@ -180,9 +179,8 @@ void MappedMesh::require_whole() const
         require_integers(group.connectivity);
         const auto end = integer(group.ends, group.ends.num_rows() - 1);
         if (end != group.connectivity.num_values())
-            fail(fmt::format(
-                "the offsets of the cells end at {}, but their connectivity has {} entries. The file is damaged", end,
-                group.connectivity.num_values()));
+            fail(fmt::format("the offsets of the cells end at {}, but their connectivity has {} entries. The file is damaged", end,
+                             group.connectivity.num_values()));
     }
     for (const DataArray* array : {&types_, &faces_, &face_ends_})
         if (array->num_rows() > 0) require_integers(*array);
@@ -216,21 +214,18 @@ void MappedMesh::push_cell(const Group& group, std::int64_t row, std::int32_t ce
     const auto begin = group.begins_with_zero ? at(row) : at(row - 1);
     const auto end = group.begins_with_zero ? at(row + 1) : at(row);
     if (begin < 0 || begin > end || end > group.connectivity.num_values())
-        fail(fmt::format("cell {} has the points {} to {} of {}. The file is damaged", cell, begin, end,
-                         group.connectivity.num_values()));
+        fail(fmt::format("cell {} has the points {} to {} of {}. The file is damaged", cell, begin, end, group.connectivity.num_values()));
     count_touched(group.ends, row);
     count_touched(group.connectivity, begin);
     for (auto i = begin; i < end; ++i) {
         const auto point = integer(group.connectivity, i);
         if (point < 0 || point >= num_points())
-            fail(fmt::format("cell {} uses point {}, expected 0 to {}. The file is damaged", cell, point,
-                             num_points() - 1));
+            fail(fmt::format("cell {} uses point {}, expected 0 to {}. The file is damaged", cell, point, num_points() - 1));
         mesh.cells.indices.push_back(static_cast<std::int32_t>(point));
     }
     mesh.cells.offsets.push_back(mesh.cells.num_entries());
     const auto type = group.polydata_group >= 0 ? polydata_cell_type(group.polydata_group, end - begin) : integer(types_, row);
-    if (type < 0 || type > 255)
-        fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
+    if (type < 0 || type > 255) fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
     mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
     if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty()) fail(fault + ". The file is damaged");
     if (has_polyhedra_)
@@ -252,8 +247,7 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
                 break;
             }
         if (begin > end || end > faces_.num_values())
-            fail(fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end,
-                             cell, begin, faces_.num_values()));
+            fail(fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end, cell, begin, faces_.num_values()));
         count_touched(faces_, begin);
         const auto first = streams.num_entries();
         for (auto i = begin; i < end; ++i) {

@@ -73,8 +73,8 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
                 ((array.type() == ScalarType::String || model->type() == ScalarType::String) && !both_text))
                 throw IoError(fmt::format("{}: its blocks differ: the array '{}' is {} x {} in '{}' and {} x {} in "
                                           "another. Choose the blocks that belong together.",
-                                          where, array.name(), array.num_components(), to_string(array.type()),
-                                          block.name, model->num_components(), to_string(model->type())));
+                                          where, array.name(), array.num_components(), to_string(array.type()), block.name, model->num_components(),
+                                          to_string(model->type())));
             if (array.type() != model->type())
                 *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64 : ScalarType::Int64);
         }

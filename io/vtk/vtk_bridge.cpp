@@ -209,8 +209,7 @@ private:
             DataArray array = convert_array(*from);
             if (array.name().empty()) array.rename(fmt::format("Array{}", i));
             if (num_rows >= 0 && array.num_rows() != num_rows)
-                fail(fmt::format("has the array '{}' with {} rows, expected {}. It is truncated or damaged",
-                                 array.name(), array.num_rows(), num_rows));
+                fail(fmt::format("has the array '{}' with {} rows, expected {}. It is truncated or damaged", array.name(), array.num_rows(), num_rows));
             for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
                 if (attributes->GetAbstractAttribute(role) == from)
                     array.attribute += (array.attribute.empty() ? "" : " ") + std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
@@ -240,8 +239,7 @@ private:
         for (vtkIdType k = 0; k < points.GetNumberOfIds(); ++k) {
             const vtkIdType point = points.GetId(k);
             if (point < 0 || point >= num_points)
-                fail(fmt::format("has cell {} with point {}, expected 0 to {}. It is damaged", cells.num_rows(), point,
-                                 num_points - 1));
+                fail(fmt::format("has cell {} with point {}, expected 0 to {}. It is damaged", cells.num_rows(), point, num_points - 1));
             cells.indices.push_back(static_cast<std::int32_t>(point));
         }
         cells.offsets.push_back(static_cast<std::int64_t>(cells.indices.size()));
@@ -425,8 +423,7 @@ std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wa
     if (!wanted) return times[count - 1];
     for (int i = 0; i < count; ++i)
         if (std::abs(times[i] - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted))) return times[i];
-    throw IoError(
-        fmt::format("{} has no such time; its {} times are {:f} to {:f}.", where, count, times[0], times[count - 1]));
+    throw IoError(fmt::format("{} has no such time; its {} times are {:f} to {:f}.", where, count, times[0], times[count - 1]));
 }
 
 /// Rows of characters end in 0; VTK 9.1 does not initialise the rest.

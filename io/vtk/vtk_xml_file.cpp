@@ -112,9 +112,7 @@ void VtkXmlFile::choose_time(double wanted)
 {
     if (times_.empty()) return;
     const auto found = std::ranges::find_if(times_, [&](double time) { return std::abs(time - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted)); });
-    if (found == times_.end())
-        fail(fmt::format("it has no such time; its {} times are {:f} to {:f}", times_.size(), times_.front(),
-                         times_.back()));
+    if (found == times_.end()) fail(fmt::format("it has no such time; its {} times are {:f} to {:f}", times_.size(), times_.front(), times_.back()));
     time_step_ = static_cast<std::size_t>(found - times_.begin());
 }
 
@@ -195,9 +193,8 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     const std::size_t row_size = static_cast<std::size_t>(num_components) * size_of(type);
     if (num_rows < 0) num_rows = static_cast<std::int64_t>(payload.size / row_size);
     if (payload.size != static_cast<std::size_t>(num_rows) * row_size)
-        fail(fmt::format("array '{}' should hold {} rows of {} {}, that is {} bytes; found {}. The file is damaged",
-                         name, num_rows, num_components, *type_text, static_cast<std::size_t>(num_rows) * row_size,
-                         payload.size));
+        fail(fmt::format("array '{}' should hold {} rows of {} {}, that is {} bytes; found {}. The file is damaged", name, num_rows, num_components, *type_text,
+                         static_cast<std::size_t>(num_rows) * row_size, payload.size));
     if (reinterpret_cast<std::uintptr_t>(payload.data) % size_of(type) != 0) {
         auto copy = allocate(payload.size);
         std::memcpy(copy.get(), payload.data, payload.size);
@@ -280,9 +277,7 @@ VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string
     const std::size_t begin = is_apart ? 0 : word_size_;
     const std::size_t available = encoded.base64 ? all.size() / 4 * 3 : all.size();
     if (size > available || size + begin > available)
-        fail(
-            fmt::format("array '{}' should have {} bytes, but only {} are left in the file. It is truncated or damaged",
-                        name, size, available));
+        fail(fmt::format("array '{}' should have {} bytes, but only {} are left in the file. It is truncated or damaged", name, size, available));
     if (!encoded.base64) {
         std::shared_ptr<const void> owner = file_;
         if (converted_ != nullptr) owner = converted_;
@@ -308,9 +303,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
     const std::uint64_t num_blocks = read_words(encoded, 0, 1, name)[0];
     if (num_blocks == 0) return {};
     if (num_blocks > encoded.text.size() / word_size_)
-        fail(fmt::format(
-            "array '{}' should have {} compressed blocks, more than the file can hold. It is truncated or damaged",
-            name, num_blocks));
+        fail(fmt::format("array '{}' should have {} compressed blocks, more than the file can hold. It is truncated or damaged", name, num_blocks));
     const std::size_t num_words = 3 + static_cast<std::size_t>(num_blocks);
     const auto words = read_words(encoded, 0, num_words, name);
     const std::uint64_t block_size = words[1], last_size = words[2] != 0 ? words[2] : block_size;
@@ -329,8 +322,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
     // If the only block is a short last one, the size of full blocks has no meaning.
     const std::uint64_t ratio = largest_ratio(compression_);
     if (last_size > block_size || last_size / ratio > compressed_size || (num_blocks > 1 && block_size / ratio > compressed_size / (num_blocks - 1)))
-        fail(fmt::format("array '{}' announces blocks of {} bytes, more than its data can hold. The file is damaged",
-                         name, block_size));
+        fail(fmt::format("array '{}' announces blocks of {} bytes, more than its data can hold. The file is damaged", name, block_size));
     const std::size_t size = block_size * (num_blocks - 1) + last_size;
     auto bytes = allocate(size);
     std::vector<std::uint64_t> begins(num_blocks, 0);
@@ -349,8 +341,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
         }
         if (damaged != i && !decompress_block(compression_, {block, words[3 + i]}, {bytes.get() + i * block_size, expected})) damaged = i;
     });
-    if (damaged != num_blocks)
-        fail(fmt::format("block {} of array '{}' cannot be inflated. The file is damaged", damaged, name));
+    if (damaged != num_blocks) fail(fmt::format("block {} of array '{}' cannot be inflated. The file is damaged", damaged, name));
     return {bytes.get(), size, bytes};
 }
 
@@ -363,8 +354,7 @@ VtkXmlFile::Payload VtkXmlFile::parse_ascii(std::string_view text, ScalarType ty
             const std::string_view word = scanner.word();
             const auto value = parse_number<T>(word);
             if (!value)
-                fail(fmt::format("value {} of array '{}' is '{}', expected a number of type {}", values->size(), name,
-                                 word.substr(0, 40), to_string(type)));
+                fail(fmt::format("value {} of array '{}' is '{}', expected a number of type {}", values->size(), name, word.substr(0, 40), to_string(type)));
             values->push_back(*value);
         }
         return {reinterpret_cast<const std::byte*>(values->data()), values->size() * sizeof(T), values};
@@ -380,8 +370,7 @@ VtkXmlFile::Payload VtkXmlFile::parse_ascii_texts(std::string_view text, const s
         const std::string_view word = scanner.word();
         const auto value = parse_number<int>(word);
         if (!value || *value < -128 || *value > 255)
-            fail(fmt::format("value {} of array '{}' is '{}', expected a byte of a text, -128 to 255", bytes->size(),
-                             name, word.substr(0, 40)));
+            fail(fmt::format("value {} of array '{}' is '{}', expected a byte of a text, -128 to 255", bytes->size(), name, word.substr(0, 40)));
         bytes->push_back(static_cast<std::byte>(*value & 0xFF));
     }
     return {bytes->data(), bytes->size(), bytes};
@@ -399,8 +388,7 @@ VtkXmlFile::Payload VtkXmlFile::read_bits(const XmlElement& element, std::int64_
         const Payload packed = decode(find_encoded(element, name), name);
         const std::size_t count = num_values < 0 ? packed.size * 8 : static_cast<std::size_t>(num_values);
         if (packed.size != (count + 7) / 8)
-            fail(fmt::format("array '{}' should hold {} bits, that is {} bytes; found {}. The file is damaged", name,
-                             count, (count + 7) / 8, packed.size));
+            fail(fmt::format("array '{}' should hold {} bits, that is {} bytes; found {}. The file is damaged", name, count, (count + 7) / 8, packed.size));
         values->resize(count);
         for (std::size_t i = 0; i < count; ++i) (*values)[i] = std::to_integer<std::uint8_t>(packed.data[i / 8] >> (7 - i % 8)) & 1;
     }
@@ -419,9 +407,7 @@ DataArray VtkXmlFile::split_strings(const Payload& payload, const std::string& n
     const auto found = static_cast<std::int64_t>(strings.size());
     if (num_rows >= 0 ? found != num_rows * num_components : found % num_components != 0)
         fail(fmt::format("array '{}' should hold {} strings, found {}. The file is damaged", name,
-                         num_rows >= 0 ? std::to_string(num_rows * num_components)
-                                       : fmt::format("a multiple of {}", num_components),
-                         found));
+                         num_rows >= 0 ? std::to_string(num_rows * num_components) : fmt::format("a multiple of {}", num_components), found));
     return DataArray::from_strings(name, std::move(strings), static_cast<std::int32_t>(num_components));
 }
 

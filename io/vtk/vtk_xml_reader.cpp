@@ -28,14 +28,12 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
         const auto values = offsets.values<T>();
         for (std::int64_t i = 0; i < num_cells; ++i) {
             cells.offsets[i + 1] = static_cast<std::int64_t>(values[i]);
-            if (cells.offsets[i + 1] < cells.offsets[i])
-                file.fail(fmt::format("the offsets of the {} fall at cell {}. The file is damaged", what, i));
+            if (cells.offsets[i + 1] < cells.offsets[i]) file.fail(fmt::format("the offsets of the {} fall at cell {}. The file is damaged", what, i));
         }
     });
     if (cells.offsets.back() != connectivity.num_values())
-        file.fail(
-            fmt::format("the offsets of the {} end at {}, but their connectivity has {} entries. The file is damaged",
-                        what, cells.offsets.back(), connectivity.num_values()));
+        file.fail(fmt::format("the offsets of the {} end at {}, but their connectivity has {} entries. The file is damaged", what, cells.offsets.back(),
+                              connectivity.num_values()));
     cells.indices.resize(static_cast<std::size_t>(connectivity.num_values()));
     with_scalar_type(connectivity.type(), [&]<class T>() {
         const auto values = connectivity.values<T>();
@@ -50,8 +48,7 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
             const auto point = static_cast<std::int64_t>(values[i]);
             if (point >= 0 && point < num_points) continue;
             const auto cell = std::ranges::upper_bound(cells.offsets, static_cast<std::int64_t>(i)) - cells.offsets.begin() - 1;
-            file.fail(fmt::format("cell {} of the {} uses point {}, expected 0 to {}. The file is damaged", cell, what,
-                                  point, num_points - 1));
+            file.fail(fmt::format("cell {} of the {} uses point {}, expected 0 to {}. The file is damaged", cell, what, point, num_points - 1));
         }
     });
     return cells;
@@ -139,24 +136,20 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
             all_in_range &= in_range(values[i]);
             streams.indices[i] = static_cast<std::int32_t>(values[i]);
         }
-        if (!all_in_range)
-            file.fail(fmt::format("array 'faces' holds {}. The file is damaged",
-                                  *std::ranges::find_if_not(values, in_range)));
+        if (!all_in_range) file.fail(fmt::format("array 'faces' holds {}. The file is damaged", *std::ranges::find_if_not(values, in_range)));
     });
     with_scalar_type(ends.type(), [&]<class T>() {
         const auto values = ends.values<T>();
         for (std::int64_t i = 0; i < num_cells; ++i) {
             const auto end = types[i] == kPolyhedron ? static_cast<std::int64_t>(values[i]) : streams.offsets[i];
             if (end < streams.offsets[i] || end > faces.num_values())
-                file.fail(
-                    fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end,
-                                i, streams.offsets[i], faces.num_values()));
+                file.fail(fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end, i, streams.offsets[i],
+                                      faces.num_values()));
             streams.offsets[i + 1] = end;
         }
     });
     if (streams.offsets.back() != faces.num_values())
-        file.fail(fmt::format("array 'faceoffsets' ends at {}, but 'faces' has {} entries. The file is damaged",
-                              streams.offsets.back(), faces.num_values()));
+        file.fail(fmt::format("array 'faceoffsets' ends at {}, but 'faces' has {} entries. The file is damaged", streams.offsets.back(), faces.num_values()));
     return streams;
 }
 
@@ -172,8 +165,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
         const auto values = types.values<T>();
         for (std::int64_t cell = 0; cell < num_cells; ++cell) {
             const auto type = static_cast<std::int64_t>(values[cell]);
-            if (type < 0 || type > 255)
-                file.fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
+            if (type < 0 || type > 255) file.fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
             mesh.cell_types[cell] = static_cast<std::uint8_t>(type);
             const auto size = mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell];
             if (!cell_type_of(mesh.cell_types[cell]).fits(size)) file.fail(cell_size_fault(cell, mesh.cell_types[cell], size) + ". The file is damaged");
@@ -224,8 +216,7 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
     if (const XmlElement* element = points_element(file, piece)) {
         mesh.points = file.read_array(*element, num_points);
         if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
-            file.fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", mesh.points.num_components(),
-                                  to_string(mesh.points.type())));
+            file.fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", mesh.points.num_components(), to_string(mesh.points.type())));
         if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
             mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         mesh.points.rename("Points");
@@ -244,9 +235,7 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
 
 void require_same_arrays(const std::vector<DataArray>& a, const std::vector<DataArray>& b, const char* group, const std::string& where)
 {
-    const auto describe = [](const DataArray& array) {
-        return fmt::format("'{}' ({} x {})", array.name(), array.num_components(), to_string(array.type()));
-    };
+    const auto describe = [](const DataArray& array) { return fmt::format("'{}' ({} x {})", array.name(), array.num_components(), to_string(array.type())); };
     const auto has = [](const std::vector<DataArray>& arrays, const DataArray& wanted) {
         const DataArray* found = find_array(arrays, wanted.name());
         return found != nullptr && found->type() == wanted.type() && found->num_components() == wanted.num_components();
@@ -429,8 +418,7 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
         points.push_back(&mesh.points);
     }
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(
-            fmt::format("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points));
+        throw IoError(fmt::format("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points));
     result.points = join(points);
     std::int32_t shift = 0;
     for (const Mesh& mesh : meshes) {

@@ -75,8 +75,7 @@ public:
         const auto map_here = [&](const Hdf5Group& group, const std::string& name, std::int64_t num_rows) {
             DataArray array = group.map(name, file);
             if (array.num_rows() != num_rows)
-                group.fail(fmt::format("the data set '{}' has {} rows, expected {}. It is damaged", name,
-                                       array.num_rows(), num_rows));
+                group.fail(fmt::format("the data set '{}' has {} rows, expected {}. It is damaged", name, array.num_rows(), num_rows));
             return array;
         };
         const auto num_points = num_points_.front();
@@ -110,16 +109,14 @@ private:
     {
         Counts values = group.read_integers(name);
         for (const std::int64_t value : values)
-            if (value < 0 || value > INT32_MAX)
-                group.fail(fmt::format("'{}' holds {}, expected 0 to 2147483647. It is damaged", name, value));
+            if (value < 0 || value > INT32_MAX) group.fail(fmt::format("'{}' holds {}, expected 0 to 2147483647. It is damaged", name, value));
         return values;
     }
 
     std::int64_t count_of(const Counts& values, std::int64_t part, const char* name) const
     {
         if (part < 0 || part >= static_cast<std::int64_t>(values.size()))
-            root_.fail(
-                fmt::format("'{}' has {} entries, entry {} is needed. It is damaged", name, values.size(), part));
+            root_.fail(fmt::format("'{}' has {} entries, entry {} is needed. It is damaged", name, values.size(), part));
         return values[part];
     }
 
@@ -144,9 +141,7 @@ private:
         step_.index = static_cast<std::int64_t>(values.size()) - 1;
         if (time) {
             const auto found = std::ranges::find_if(values, [&](double value) { return std::abs(value - *time) <= 1e-9 * std::max(1.0, std::abs(value)); });
-            if (found == values.end())
-                root_.fail(
-                    fmt::format("has no step at that time; its times are {:f} to {:f}", values.front(), values.back()));
+            if (found == values.end()) root_.fail(fmt::format("has no step at that time; its times are {:f} to {:f}", values.front(), values.back()));
             step_.index = found - values.begin();
         }
         step_.time = values[static_cast<std::size_t>(step_.index)];
@@ -169,14 +164,12 @@ private:
         Csr cells;
         cells.offsets = group.read_integers(offsets_name, first_cell + part, num_cells + 1);
         if (cells.offsets.front() != 0 || !std::ranges::is_sorted(cells.offsets) || cells.offsets.back() != num_entries)
-            group.fail(fmt::format("'{}' of part {} does not rise from 0 to {}. It is damaged", offsets_name, part,
-                                   num_entries));
+            group.fail(fmt::format("'{}' of part {} does not rise from 0 to {}. It is damaged", offsets_name, part, num_entries));
         const auto entries = group.read_integers(entries_name, first_entry, num_entries);
         cells.indices.reserve(entries.size());
         for (const std::int64_t point : entries) {
             if (point < 0 || point >= num_points)
-                group.fail(fmt::format("'{}' of part {} holds {}, expected 0 to {}. It is damaged", entries_name, part,
-                                       point, num_points - 1));
+                group.fail(fmt::format("'{}' of part {} holds {}, expected 0 to {}. It is damaged", entries_name, part, point, num_points - 1));
             cells.indices.push_back(static_cast<std::int32_t>(point));
         }
         return cells;
@@ -189,8 +182,7 @@ private:
         const std::int64_t num_points = count_of(num_points_, part, "NumberOfPoints");
         mesh.points = root_.read("Points", at.first_point, num_points);
         if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
-            root_.fail(fmt::format("the points are {} x {}, expected 3 x Float32 or Float64",
-                                   mesh.points.num_components(), to_string(mesh.points.type())));
+            root_.fail(fmt::format("the points are {} x {}, expected 3 x Float32 or Float64", mesh.points.num_components(), to_string(mesh.points.type())));
         if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
             mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         std::int64_t first_cell = at.first_cell[0];
@@ -202,8 +194,7 @@ private:
             const auto num_entries = count_of(counts(root_, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
             mesh.cells = read_cells(root_, part, at.first_cell[0], num_cells, at.first_entry[0], num_entries, num_points, "Offsets", "Connectivity");
             for (const std::int64_t type : root_.read_integers("Types", at.first_cell[0], num_cells)) {
-                if (type < 0 || type > 255)
-                    root_.fail(fmt::format("a cell has type {}, expected 0 to 255. It is damaged", type));
+                if (type < 0 || type > 255) root_.fail(fmt::format("a cell has type {}, expected 0 to 255. It is damaged", type));
                 mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
             }
             if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end()) mesh.face_streams = read_faces(mesh, part, at);

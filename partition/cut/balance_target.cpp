@@ -36,19 +36,16 @@ std::vector<double> shares_of(std::int32_t num_parts, const BalanceTarget& balan
 std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts, const BalanceTarget& balance)
 {
     const auto fail = [](const std::string& what) { throw InvalidInput("BalanceTarget: " + what); };
-    if (!(balance.imbalance >= 1))
-        fail(fmt::format("imbalance is {:f}, expected 1 or more, e.g. 1.03.", balance.imbalance));
+    if (!(balance.imbalance >= 1)) fail(fmt::format("imbalance is {:f}, expected 1 or more, e.g. 1.03.", balance.imbalance));
     if (balance.num_weights < 1) fail(fmt::format("num_weights is {}, expected 1 or more.", balance.num_weights));
     if (!balance.row_weights.empty() && static_cast<std::int64_t>(balance.row_weights.size()) != num_rows * balance.num_weights)
-        fail(fmt::format("there are {} row weights, expected {} rows of {}.", balance.row_weights.size(), num_rows,
-                         balance.num_weights));
+        fail(fmt::format("there are {} row weights, expected {} rows of {}.", balance.row_weights.size(), num_rows, balance.num_weights));
     const auto negative = std::ranges::find_if(balance.row_weights, [](auto weight) { return weight < 0; });
     if (negative != balance.row_weights.end()) fail(fmt::format("a row weighs {}, expected 0 or more.", *negative));
     if (!balance.capacities.empty() && static_cast<std::int32_t>(balance.capacities.size()) != num_parts)
         fail(fmt::format("there are {} capacities for {} parts.", balance.capacities.size(), num_parts));
     for (const auto capacity : balance.capacities)
-        if (!(capacity > 0) || !std::isfinite(capacity))
-            fail(fmt::format("a capacity is {:f}, expected a positive number.", capacity));
+        if (!(capacity > 0) || !std::isfinite(capacity)) fail(fmt::format("a capacity is {:f}, expected a positive number.", capacity));
 
     const auto num_weights = static_cast<std::size_t>(balance.num_weights);
     std::vector<std::int64_t> most(num_parts * num_weights);

@@ -83,9 +83,8 @@ std::uint64_t hilbert_index(std::array<double, 3> point)
 Partition number_parts_along_curve(const Mesh& mesh, Partition partition)
 {
     if (partition.num_rows() != mesh.num_rows()) {
-        throw InvalidInput(
-            fmt::format("number_parts_along_curve: the partition has {} rows, the mesh {}. Pass the mesh that was cut.",
-                        partition.num_rows(), mesh.num_rows()));
+        throw InvalidInput(fmt::format("number_parts_along_curve: the partition has {} rows, the mesh {}. Pass the mesh that was cut.", partition.num_rows(),
+                                       mesh.num_rows()));
     }
     struct Sum {
         std::array<double, 3> point{};

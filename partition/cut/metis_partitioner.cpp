@@ -77,8 +77,8 @@ void check_options(const Csr& graph, const MetisOptions& options)
                                        "largest part be 3 % above the mean).",
                                        options.imbalance));
     if (!options.edge_weights.empty() && static_cast<std::int64_t>(options.edge_weights.size()) != graph.num_entries())
-        throw InvalidInput(fmt::format("partition_with_metis: there are {} edge weights for {} entries of the graph.",
-                                       options.edge_weights.size(), graph.num_entries()));
+        throw InvalidInput(
+            fmt::format("partition_with_metis: there are {} edge weights for {} entries of the graph.", options.edge_weights.size(), graph.num_entries()));
     if (!fits_metis(graph))
         throw InvalidInput(fmt::format("partition_with_metis: the graph has {} rows and {} entries; this METIS counts "
                                        "in 32 bits (at most {}). Use --method scotch.",
@@ -91,8 +91,7 @@ void check_symmetry(const Csr& graph)
     std::uint64_t balance = 0;  // each edge adds its hash in one direction and subtracts it in the other
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) {
-            if (i == j)
-                throw InvalidInput(fmt::format("partition_with_metis: row {} of the graph is its own neighbour.", i));
+            if (i == j) throw InvalidInput(fmt::format("partition_with_metis: row {} of the graph is its own neighbour.", i));
             const auto low = static_cast<std::uint64_t>(std::min<std::int64_t>(i, j));
             const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(i, j));
             auto hash = (low << 32 | high) * 0x9e3779b97f4a7c15u;
@@ -148,11 +147,8 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
                               nullptr, options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()), &num_parts,
                               shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options, &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)
-        throw Error(fmt::format(
-            "partition_with_metis: METIS ran out of memory on a graph of {} rows. Use a machine with more memory.",
-            graph.num_rows()));
-    if (status != METIS_OK)
-        throw Error(fmt::format("partition_with_metis: METIS refused the graph (its code is {}).", status));
+        throw Error(fmt::format("partition_with_metis: METIS ran out of memory on a graph of {} rows. Use a machine with more memory.", graph.num_rows()));
+    if (status != METIS_OK) throw Error(fmt::format("partition_with_metis: METIS refused the graph (its code is {}).", status));
     return owners;
 }
 

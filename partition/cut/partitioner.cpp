@@ -101,12 +101,11 @@ void require_problem(const PartitionProblem& problem, const PartitionMethod& met
     if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
     require_parts("cut_rows", problem.num_parts);
     if (method.needs_centroids && static_cast<std::int64_t>(problem.centroids.size()) != 3 * problem.graph->num_rows())
-        throw InvalidInput(
-            fmt::format("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.",
-                        method.name, problem.graph->num_rows(), problem.centroids.size()));
+        throw InvalidInput(fmt::format("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.", method.name,
+                                       problem.graph->num_rows(), problem.centroids.size()));
     if (!problem.edge_weights.empty() && static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
-        throw InvalidInput(fmt::format("cut_rows: the graph has {} entries; there are {} weights of edges.",
-                                       problem.graph->num_entries(), problem.edge_weights.size()));
+        throw InvalidInput(
+            fmt::format("cut_rows: the graph has {} entries; there are {} weights of edges.", problem.graph->num_entries(), problem.edge_weights.size()));
 }
 
 struct Start {
@@ -298,9 +297,7 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
     if (!options.levels.empty()) {
         std::int64_t product = 1;
         for (const auto count : options.levels) product *= std::max(count, 0);
-        if (product != problem.num_parts)
-            throw InvalidInput(
-                fmt::format("cut_rows: the levels multiply to {}, the parts are {}.", product, problem.num_parts));
+        if (product != problem.num_parts) throw InvalidInput(fmt::format("cut_rows: the levels multiply to {}, the parts are {}.", product, problem.num_parts));
         return cut_in_levels(problem, options);
     }
     // A graph that is too large for METIS's 32-bit indices is cut by Scotch.

@@ -221,9 +221,8 @@ void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets)
     if (type.dimension != 3) return;
     const auto faces = solid_faces(type.shape);
     if (faces.empty()) {
-        throw InvalidInput(fmt::format(
-            "cell_facets: cell {} is a {}; its faces are not known. Convert it to a polyhedron or to tetrahedra.", cell,
-            cell_type_name(mesh.cell_types[cell])));
+        throw InvalidInput(fmt::format("cell_facets: cell {} is a {}; its faces are not known. Convert it to a polyhedron or to tetrahedra.", cell,
+                                       cell_type_name(mesh.cell_types[cell])));
     }
     std::vector<std::int32_t> ring;
     for (const auto& face : faces) {

@@ -24,15 +24,13 @@ void validate_points(const DataArray& points)
 {
     if (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)
         throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) + ", expected Float32 or Float64.");
-    if (points.num_components() != 3)
-        throw InvalidInput(fmt::format("Mesh: points have {} components, expected 3.", points.num_components()));
+    if (points.num_components() != 3) throw InvalidInput(fmt::format("Mesh: points have {} components, expected 3.", points.num_components()));
 }
 
 void validate_cell_types(const Mesh& mesh)
 {
     if (static_cast<std::int64_t>(mesh.cell_types.size()) != mesh.num_cells())
-        throw InvalidInput(
-            fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
+        throw InvalidInput(fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto num_points = static_cast<std::int64_t>(mesh.cells.row(i).size());
         if (!cell_type_of(mesh.cell_types[i]).fits(num_points)) throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
@@ -44,8 +42,7 @@ void validate_face_streams(const Mesh& mesh)
     const bool has_polyhedra = std::ranges::find(mesh.cell_types, 42) != mesh.cell_types.end();
     const auto expected = has_polyhedra ? mesh.num_cells() : 0;
     if (mesh.face_streams.num_rows() != expected)
-        throw InvalidInput(fmt::format("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(),
-                                       expected,
+        throw InvalidInput(fmt::format("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(), expected,
                                        has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
     if (!has_polyhedra) return;
     // Entries are counts as well as points, so that the bound that Csr checks is the larger of both.
@@ -69,11 +66,9 @@ void validate_arrays(std::span<const DataArray> arrays, const char* group, std::
         const auto what = std::string("Mesh: ") + group + " array '" + array.name() + "' ";
         if (!names.insert(array.name()).second) throw InvalidInput(what + "exists twice.");
         if (num_rows >= 0 && array.num_rows() != num_rows)
-            throw InvalidInput(
-                fmt::format("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group));
+            throw InvalidInput(fmt::format("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group));
         if (!array.component_names.empty() && array.component_names.size() != static_cast<std::size_t>(array.num_components()))
-            throw InvalidInput(fmt::format("{}has {} component names for {} components.", what,
-                                           array.component_names.size(), array.num_components()));
+            throw InvalidInput(fmt::format("{}has {} component names for {} components.", what, array.component_names.size(), array.num_components()));
     }
 }
 
@@ -81,8 +76,7 @@ std::string array_difference(const DataArray& a, const DataArray& b, const std::
 {
     if (a.type() != b.type()) return what + ": " + std::string(to_string(a.type())) + " against " + std::string(to_string(b.type())) + ".";
     if (a.num_rows() != b.num_rows() || a.num_components() != b.num_components())
-        return fmt::format("{}: {} x {} values against {} x {}.", what, a.num_rows(), a.num_components(), b.num_rows(),
-                           b.num_components());
+        return fmt::format("{}: {} x {} values against {} x {}.", what, a.num_rows(), a.num_components(), b.num_rows(), b.num_components());
     if (a.attribute != b.attribute) return what + ": attribute '" + a.attribute + "' against '" + b.attribute + "'.";
     if (a.unit != b.unit) return what + ": unit '" + a.unit + "' against '" + b.unit + "'.";
     if (a.component_names != b.component_names) return what + ": the names of the components differ.";
@@ -99,9 +93,7 @@ std::string group_difference(std::span<const DataArray> a, std::span<const DataA
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
         if (i >= a.size()) return "Only the second mesh has " + group + " array '" + b[i].name() + "'.";
         if (i >= b.size()) return "Only the first mesh has " + group + " array '" + a[i].name() + "'.";
-        if (a[i].name() != b[i].name())
-            return fmt::format("The names of {} array {} differ: '{}' against '{}'.", group, i, a[i].name(),
-                               b[i].name());
+        if (a[i].name() != b[i].name()) return fmt::format("The names of {} array {} differ: '{}' against '{}'.", group, i, a[i].name(), b[i].name());
         if (const auto found = array_difference(a[i], b[i], group + " array '" + a[i].name() + "'"); !found.empty()) return found;
     }
     return "";
@@ -111,8 +103,7 @@ std::string csr_difference(const Csr& a, const Csr& b, const std::string& what)
 {
     if (a.num_rows() != b.num_rows()) return fmt::format("{}: {} rows against {}.", what, a.num_rows(), b.num_rows());
     for (std::int64_t i = 0; i < a.num_rows(); ++i)
-        if (!std::ranges::equal(a.row(i), b.row(i)))
-            return fmt::format("{}: the first that differs is that of cell {}.", what, i);
+        if (!std::ranges::equal(a.row(i), b.row(i))) return fmt::format("{}: the first that differs is that of cell {}.", what, i);
     return "";
 }
 

@@ -116,8 +116,7 @@ void count(std::int64_t& number, std::int64_t& first, std::int64_t cell)
 
 std::string cells_text(std::int64_t number, std::int64_t first)
 {
-    return number == 1 ? fmt::format("1 cell (number {})", first)
-                       : fmt::format("{} cells (the first is number {})", number, first);
+    return number == 1 ? fmt::format("1 cell (number {})", first) : fmt::format("{} cells (the first is number {})", number, first);
 }
 
 std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
@@ -188,9 +187,7 @@ std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> po
         at += 1 + of_face.size();
     }
     if (stream[0] < 0) return fmt::format("{} says it has {} faces", of_stream, stream[0]);
-    return at == stream.size()
-               ? ""
-               : fmt::format("{} has {} entries after its {} faces", of_stream, stream.size() - at, stream[0]);
+    return at == stream.size() ? "" : fmt::format("{} has {} entries after its {} faces", of_stream, stream.size() - at, stream[0]);
 }
 
 bool PolyhedronCheck::passes(std::int32_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream)
@@ -216,8 +213,7 @@ std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t n
     const CellType& known = cell_type_of(type);
     if (known.name.empty()) return fmt::format("cell {} has type {}, which VTK does not know", cell, type);
     if (known.fits(num_points)) return {};
-    return fmt::format("cell {} ({}) has {} points, expected {}{}", cell, known.name, num_points, known.min_points,
-                       known.fixed_size ? "" : " or more");
+    return fmt::format("cell {} ({}) has {} points, expected {}{}", cell, known.name, num_points, known.min_points, known.fixed_size ? "" : " or more");
 }
 
 MeshFaults find_faults(const Mesh& mesh)
@@ -246,9 +242,8 @@ std::vector<std::string> describe(const MeshFaults& faults)
 {
     std::vector<std::string> sentences;
     if (faults.unused_points > 0)
-        sentences.push_back(
-            (faults.unused_points == 1 ? "1 point is" : fmt::format("{} points are", faults.unused_points)) +
-            " used by no cell; they are kept.");
+        sentences.push_back((faults.unused_points == 1 ? "1 point is" : fmt::format("{} points are", faults.unused_points)) +
+                            " used by no cell; they are kept.");
     if (faults.duplicate_cells > 0)
         sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) +
                             " of the same type on the same points as an earlier one; all are kept.");

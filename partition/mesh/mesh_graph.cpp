@@ -261,8 +261,7 @@ public:
         const auto& type = cell_type_of(mesh_.cell_types[cell]);
         const auto points = mesh_.cells.row(cell);
         if (static_cast<std::int64_t>(points.size()) < type.min_points)
-            refuse_cell(mesh_, cell,
-                        fmt::format("has {} points, expected at least {}.", points.size(), type.min_points));
+            refuse_cell(mesh_, cell, fmt::format("has {} points, expected at least {}.", points.size(), type.min_points));
         switch (type.shape) {
         case CellShape::None:
             return;

@@ -123,19 +123,15 @@ private:
 
 PointCloud cloud_of(const DataArray& points)
 {
-    if (points.num_components() != 3)
-        throw InvalidInput(
-            fmt::format("nearest_neighbors: points have {} components, expected 3.", points.num_components()));
+    if (points.num_components() != 3) throw InvalidInput(fmt::format("nearest_neighbors: points have {} components, expected 3.", points.num_components()));
     if (points.num_rows() > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput(
-            fmt::format("nearest_neighbors: {} points are more than 32-bit rows can number.", points.num_rows()));
+        throw InvalidInput(fmt::format("nearest_neighbors: {} points are more than 32-bit rows can number.", points.num_rows()));
     PointCloud cloud{points.to_doubles()};
     constexpr double largest = 1e150;  // its square is still finite
     const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::abs(x) <= largest; });
     if (bad != cloud.coordinates.end())
-        throw InvalidInput(
-            fmt::format("nearest_neighbors: point {} has the coordinate {:f}; all must be finite and at most 1e150.",
-                        (bad - cloud.coordinates.begin()) / 3, *bad));
+        throw InvalidInput(fmt::format("nearest_neighbors: point {} has the coordinate {:f}; all must be finite and at most 1e150.",
+                                       (bad - cloud.coordinates.begin()) / 3, *bad));
     return cloud;
 }
 
@@ -232,9 +228,7 @@ Csr radius_graph(const DataArray& points, double radius)
         std::ranges::sort(found);
         graph.push_row(found);
         if (graph.num_entries() > most)
-            throw InvalidInput(fmt::format(
-                "radius_graph: within the radius {:f} there are more than {} neighbours. Take a smaller one.", radius,
-                most));
+            throw InvalidInput(fmt::format("radius_graph: within the radius {:f} there are more than {} neighbours. Take a smaller one.", radius, most));
     }
     return graph;
 }

@@ -276,9 +276,8 @@ void reverse_points(std::span<std::int32_t> points, std::int64_t cell, std::uint
     const auto corners = num_corners(shape, points.size());
     const bool is_quadratic = points.size() == 2 * corners || points.size() == 2 * corners + 1;
     if (shape == CellShape::Strip || (points.size() != corners && !is_quadratic))
-        throw InvalidInput(fmt::format(
-            "cell {} ({}) points inward, and its points cannot be put in the opposite order. Triangulate the surface.",
-            cell, cell_type_name(type)));
+        throw InvalidInput(fmt::format("cell {} ({}) points inward, and its points cannot be put in the opposite order. Triangulate the surface.", cell,
+                                       cell_type_name(type)));
     if (shape == CellShape::Pixel) return std::swap(points[1], points[2]);
     std::reverse(points.begin() + 1, points.begin() + static_cast<std::ptrdiff_t>(corners));
     if (points.size() > corners) std::reverse(points.begin() + static_cast<std::ptrdiff_t>(corners), points.begin() + static_cast<std::ptrdiff_t>(2 * corners));
@@ -328,8 +327,7 @@ std::string describe(const SurfaceFacing& found)
     case Facing::Inward:
         return kind + "its normals point inwards";
     case Facing::Mixed:
-        return fmt::format("{}its normals are mixed: those of {:.3g} % of its area point inwards", kind,
-                           100 * found.inward / (found.outward + found.inward));
+        return fmt::format("{}its normals are mixed: those of {:.3g} % of its area point inwards", kind, 100 * found.inward / (found.outward + found.inward));
     default:
         return kind + "does not tell where its inside is";
     }

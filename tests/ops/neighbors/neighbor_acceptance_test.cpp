@@ -393,7 +393,7 @@ TEST(AcceptanceA27, AStepOfMessagesCostsWhatItsRowsCost)
         for (int layer = 0; layer < 3; ++layer) {
             const auto sent = gather_neighbors(wrap(nodes), graph);
             nodes = nodes + (segment_reduce(sent.tanh(), graph.offsets, SegmentReduction::Sum).values +
-                             segment_reduce(gather_neighbors(wrap(nodes), graph), graph.offsets, SegmentReduction::Max).values)
+                             segment_reduce(sent, graph.offsets, SegmentReduction::Max).values)
                                 .tanh();
         }
         nodes.sum().backward();
