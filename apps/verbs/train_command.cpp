@@ -160,10 +160,11 @@ void remove_half_written(const std::filesystem::path& dir)
 /// Makes and locks a run's folder: no other process can train into it while this object exists. Files of an earlier run are removed or refused.
 class RunFolder {
 public:
+    /// @param removes   what an earlier run left; else that is only refused
     /// @throws IoError if it cannot be written, another process trains into it, or it has a run that is neither resumed nor overwritten.
-    RunFolder(const TrainArguments& options, const std::filesystem::path& dir, bool speaks) : lock_(made_and_locked(options, dir))
+    RunFolder(const TrainArguments& options, const std::filesystem::path& dir, bool removes) : lock_(made_and_locked(options, dir))
     {
-        if (options.resume.empty()) replace(options, dir, speaks);
+        if (options.resume.empty()) replace(options, dir, removes);
         remove_half_written(dir);
     }
 
@@ -182,7 +183,7 @@ private:
         return std::move(*lock);
     }
 
-    static void replace(const TrainArguments& options, const std::filesystem::path& dir, bool speaks)
+    static void replace(const TrainArguments& options, const std::filesystem::path& dir, bool removes)
     {
         if (!options.overwrite && has_trained(dir)) {
             const bool can_go_on = std::filesystem::exists(dir / "checkpoints" / "last.safetensors");
@@ -190,7 +191,8 @@ private:
                           (can_go_on ? " exists. Continue it (--resume " + dir.string() + "), replace" : " exists, with steps but no checkpoint. Replace") +
                           " it (--overwrite), or choose another run_id.");
         }
-        if (speaks && !options.overwrite && std::filesystem::exists(dir / "metrics.jsonl"))
+        if (!removes) return;
+        if (!options.overwrite && std::filesystem::exists(dir / "metrics.jsonl"))
             std::cerr << "meshard train: the run " << dir.string() << " was begun before and has no checkpoint: it begins anew" << std::endl;
         // These are files of a run that is replaced, or that ended before its first step.
         std::filesystem::remove(dir / "metrics.jsonl");

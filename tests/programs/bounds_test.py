@@ -20,7 +20,6 @@ class Bounds(Case):
         copy_sample("box.vtu", self.folder / "box.vtu")
         for words in (("train", "car.yaml"), ("prepare", "car.yaml"), ("predict", run, sample("body.vtp"), "-o", "new.vtp"), ("evaluate", run),
                       ("report", run, "-o", "report"), ("bench",), ("bench", "scaling"), ("bench", "ghosts"), ("bench", "data", "car.yaml"),
-                      ("bench", "plan", "--check"), ("bench", "plan", "--points", 1000, "--device", "here"),
                       ("probe", sample("car.yaml"), "--input", "x.safetensors", "--shard", 0),
                       ("sweep", "car.yaml", "-o", "sweep", "--grid", "training.optimizer.lr=[1e-3, 1e-4]"), ("derive", "box.vtu", "-o", "new.vtu", "--gradient", "p"),
                       ("interpolate", "box.vtu", "box.vtu", "-o", "new.vtu")):
