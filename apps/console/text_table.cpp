@@ -2,6 +2,7 @@
 #include "apps/console/text_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace meshard {
@@ -28,6 +29,14 @@ std::string number_text(double value)
 {
     char text[40];
     std::snprintf(text, sizeof text, "%.6g", value);
+    return text;
+}
+
+std::string short_text(double value)
+{
+    if (!std::isfinite(value)) return "-";
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", value);
     return text;
 }
 

@@ -27,6 +27,9 @@ private:
 /// `value` with six significant digits, e.g. `0.3291908` as `0.329191`.
 std::string number_text(double value);
 
+/// The same with four digits; `-` for what is not finite.
+std::string short_text(double value);
+
 /// `value` with `digits` digits after the point.
 std::string fixed_text(double value, int digits);
 

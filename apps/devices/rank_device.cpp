@@ -118,7 +118,7 @@ std::int64_t memory_of(const at::Device& device)
     }
 }
 
-std::optional<std::int64_t> number_in(const std::filesystem::path& file, std::string_view word)
+std::optional<std::int64_t> number_in_file(const std::filesystem::path& file, std::string_view word)
 {
     std::ifstream stream(file);
     std::string found;
@@ -131,7 +131,7 @@ std::optional<std::int64_t> number_in(const std::filesystem::path& file, std::st
 std::int64_t free_memory()
 {
     auto free = memory_of(at::kCPU);
-    if (const auto kilobytes = number_in("/proc/meminfo", "MemAvailable:")) free = std::min(free, 1024 * *kilobytes);
+    if (const auto kilobytes = number_in_file("/proc/meminfo", "MemAvailable:")) free = std::min(free, 1024 * *kilobytes);
     // Of both versions of control groups, as a container and the machine itself see them.
     std::ifstream groups("/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);) {
@@ -140,9 +140,9 @@ std::int64_t free_memory()
         if (last == std::string::npos || (!is_second && line.find(":memory:") == std::string::npos)) continue;
         const std::filesystem::path root = is_second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
         for (const auto& folder : {root, root / line.substr(last + 1).erase(0, 1)}) {
-            const auto limit = number_in(folder / (is_second ? "memory.max" : "memory.limit_in_bytes"));
-            const auto used = number_in(folder / (is_second ? "memory.current" : "memory.usage_in_bytes"));
-            if (limit && used) free = std::min(free, *limit - *used + number_in(folder / "memory.stat", "inactive_file").value_or(0));
+            const auto limit = number_in_file(folder / (is_second ? "memory.max" : "memory.limit_in_bytes"));
+            const auto used = number_in_file(folder / (is_second ? "memory.current" : "memory.usage_in_bytes"));
+            if (limit && used) free = std::min(free, *limit - *used + number_in_file(folder / "memory.stat", "inactive_file").value_or(0));
         }
     }
     return std::max<std::int64_t>(free, 0);

@@ -39,6 +39,6 @@ std::int64_t memory_of(const at::Device& device);
 std::int64_t free_memory();
 
 /// The number behind a word in a file of the kernel's, or with which the file begins. Empty if there is none.
-std::optional<std::int64_t> number_in(const std::filesystem::path& file, std::string_view word = {});
+std::optional<std::int64_t> number_in_file(const std::filesystem::path& file, std::string_view word = {});
 
 }  // namespace meshard

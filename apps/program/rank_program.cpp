@@ -66,7 +66,7 @@ struct RankMemory {
 RankMemory memory_of_rank()
 {
     constexpr std::uint64_t kThreads = 160 << 20, kMessages = 4 << 20;
-    const auto kilobytes = [](const char* file, std::string_view key) { return 1024 * static_cast<std::uint64_t>(number_in(file, key).value_or(0)); };
+    const auto kilobytes = [](const char* file, std::string_view key) { return 1024 * static_cast<std::uint64_t>(number_in_file(file, key).value_or(0)); };
     return {kilobytes("/proc/self/smaps_rollup", "Private_Dirty:") + kMessages, kilobytes("/proc/self/status", "VmSize:") + kThreads};
 }
 

@@ -125,14 +125,6 @@ Json case_json(const EvaluatedCase& one)
     return json;
 }
 
-std::string short_text(double value)
-{
-    if (!std::isfinite(value)) return "-";
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
-    return text;
-}
-
 /// What `splits` says of one.
 Json split_json(const Evaluation& evaluation, const std::string& split)
 {

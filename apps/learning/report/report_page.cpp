@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "apps/console/text_table.h"
 #include "apps/learning/report/report.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <sstream>
 
@@ -53,19 +53,11 @@ std::string escaped(const std::string& text)
     return safe;
 }
 
-std::string number(double value)
-{
-    if (!std::isfinite(value)) return "-";
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
-    return text;
-}
-
 std::string cell(const PageJson& value)
 {
     if (value.is_null()) return "<td data-value=\"\">-</td>";
     if (value.is_string()) return "<td data-value=\"" + escaped(value.get<std::string>()) + "\">" + escaped(value.get<std::string>()) + "</td>";
-    return "<td data-value=\"" + value.dump() + "\">" + (value.is_number_float() ? number(value.get<double>()) : value.dump()) + "</td>";
+    return "<td data-value=\"" + value.dump() + "\">" + (value.is_number_float() ? short_text(value.get<double>()) : value.dump()) + "</td>";
 }
 
 std::string base64_of(const std::string& bytes)
@@ -125,8 +117,8 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
         << "\"/>";
     for (int tick = 0; tick <= 4; ++tick) {
         const auto at_x = low[0] + (high[0] - low[0]) * tick / 4, at_y = low[1] + (high[1] - low[1]) * tick / 4;
-        out << "<text x=\"" << x(at_x) << "\" y=\"" << height - bottom + 14 << "\" text-anchor=\"middle\">" << number(at_x) << "</text>";
-        out << "<text x=\"" << left - 4 << "\" y=\"" << y(at_y) + 4 << "\" text-anchor=\"end\">" << number(options.log_y ? std::pow(10, at_y) : at_y)
+        out << "<text x=\"" << x(at_x) << "\" y=\"" << height - bottom + 14 << "\" text-anchor=\"middle\">" << short_text(at_x) << "</text>";
+        out << "<text x=\"" << left - 4 << "\" y=\"" << y(at_y) + 4 << "\" text-anchor=\"end\">" << short_text(options.log_y ? std::pow(10, at_y) : at_y)
             << "</text>";
     }
     out << "<text x=\"" << width / 2 << "\" y=\"" << height - 8 << "\" text-anchor=\"middle\">" << escaped(options.x) << "</text>";
@@ -139,12 +131,12 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
         const auto* paint = kColors[color % kColors.size()];
         if (one.titles.empty()) {
             out << "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" << paint << "\" points=\"";
-            for (const auto& point : one.points) out << number(x(point[0])) << "," << number(y(point[1])) << " ";
+            for (const auto& point : one.points) out << short_text(x(point[0])) << "," << short_text(y(point[1])) << " ";
             out << "\"><title>" << escaped(one.name) << "</title></polyline>";
         }
         for (std::size_t i = 0; i < one.titles.size(); ++i) {
-            out << "<circle r=\"4\" fill=\"" << paint << "\" cx=\"" << number(x(one.points[i][0])) << "\" cy=\"" << number(y(one.points[i][1])) << "\"><title>"
-                << escaped(one.titles[i]) << "</title></circle>";
+            out << "<circle r=\"4\" fill=\"" << paint << "\" cx=\"" << short_text(x(one.points[i][0])) << "\" cy=\"" << short_text(y(one.points[i][1]))
+                << "\"><title>" << escaped(one.titles[i]) << "</title></circle>";
         }
         out << "<text x=\"" << width - right - 6 << "\" y=\"" << top + 14 + 13 * static_cast<double>(color) << "\" text-anchor=\"end\" style=\"fill:" << paint
             << "\">" << escaped(one.name) << "</text>";
@@ -256,7 +248,7 @@ std::string plots_of_forces(const PageJson& run)
                 if (one["split"] != split || !one.contains(name) || !one[name].contains("true")) continue;
                 const auto truth = one[name]["true"].get<double>(), predicted = one[name]["predicted"].get<double>();
                 dots.points.push_back({truth, predicted});
-                dots.titles.push_back("case " + one["id"].get<std::string>() + ": true " + number(truth) + ", predicted " + number(predicted));
+                dots.titles.push_back("case " + one["id"].get<std::string>() + ": true " + short_text(truth) + ", predicted " + short_text(predicted));
             }
             if (!dots.points.empty()) series.push_back(std::move(dots));
         }
@@ -349,8 +341,8 @@ std::string verdict(const PageJson& run)
         const auto line = [&](const std::string& what, const PageJson& found, const PageJson& guess) {
             if (!found.is_number() || !guess.is_number()) return;
             const bool is_better = found.get<double>() < guess.get<double>();
-            html += "<li>" + escaped(split + ": " + what) + " " + number(found.get<double>()) + (is_better ? ", better than " : ", <b>not better</b> than ") +
-                    number(guess.get<double>()) + " of the training mean</li>";
+            html += "<li>" + escaped(split + ": " + what) + " " + short_text(found.get<double>()) +
+                    (is_better ? ", better than " : ", <b>not better</b> than ") + short_text(guess.get<double>()) + " of the training mean</li>";
         };
         for (const auto& [field, values] : numbers["fields"].items()) line(field + " rel_l2", values["rel_l2"]["mean"], values["guess_rel_l2"]["mean"]);
         for (const char* name : {"cd_table", "cd"}) {
@@ -372,7 +364,7 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     }
     if (const auto& end = run["convergence"]; end.is_object() && !end["converged"].get<bool>()) {
         html += "<p class=\"note\">Training had not converged: in the last tenth of its epochs the " + end["of"].get<std::string>() + " still fell by " +
-                number(100 * end["fell_by"].get<double>()) + " %. Train longer.</p>";
+                short_text(100 * end["fell_by"].get<double>()) + " %. Train longer.</p>";
     }
     html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run) + worst_cases(run);
     if (const auto errors = histograms(run); !errors.empty()) html += "<div class=\"plots\">" + errors + "</div>";

@@ -35,7 +35,7 @@ std::set<ActivityType> activities()
 constexpr std::string_view kMessages = "messages", kData = "data", kGraph = "graph";
 constexpr std::string_view kPhases[] = {"forward", "backward", "optimizer", kMessages, kData, "validation", kGraph};
 
-/// Of a range; empty for those that are no phase, and for operators.
+/// The phase that a range stands for; empty for other ranges and for operators.
 std::string_view phase_of(const profiler::KinetoEvent& event)
 {
     if (static_cast<libkineto::ActivityType>(event.activityType()) != libkineto::ActivityType::USER_ANNOTATION) return {};
@@ -54,7 +54,8 @@ struct Costs {
     std::map<std::string, Cost> operators, kernels;
 };
 
-/// Of this thread's ranges and operators, each without what lies within it. Messages and data count as such wherever they lie, all else as the outermost phase.
+/// Sums the times of this thread's ranges and operators, each without what lies within it. Messages and data count as such wherever they lie, all else as the
+/// outermost phase.
 Costs costs_of(const std::vector<profiler::KinetoEvent>& events)
 {
     using Kind = libkineto::ActivityType;
@@ -128,7 +129,7 @@ TextTable table_of_phases(const std::map<std::string_view, Cost>& phases, std::i
     return table;
 }
 
-/// The ten with most time.
+/// Lists the ten entries that took most time.
 TextTable table_of_dearest(const std::string& what, const std::map<std::string, Cost>& costs, std::int64_t total)
 {
     constexpr std::size_t kShown = 10, kLongest = 80;

@@ -124,7 +124,7 @@ at::Tensor draw(std::uint64_t seed, std::vector<std::int64_t> shape)
     return values;
 }
 
-/// Of a vector field's gradient, (cells, 3, 3), the trace.
+/// The divergence of a vector field: the trace of its gradient, (cells, 3, 3).
 at::Tensor trace_of(const at::Tensor& gradient)
 {
     return gradient.diagonal(0, 1, 2).sum(1);
