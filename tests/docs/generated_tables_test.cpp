@@ -128,10 +128,10 @@ std::string keys_table(bool of_models)
     std::string rows;
     for (const auto& rule : training_rules()) {
         if (rule.path.starts_with("model.") != of_models) continue;
-        const auto fallback = rule.fallback == "???" ? "must be set" : rule.fallback.empty() ? "" : code(std::string(rule.fallback));
-        rows += "| " + code(std::string(rule.path)) + " | ";
-        if (of_models) rows += cell(std::string(rule.of)) + " | ";
-        rows += cell(value_text(rule)) + " | " + fallback + " | " + cell(std::string(rule.meaning)) + " |\n";
+        const auto fallback = rule.fallback == "???" ? "must be set" : rule.fallback.empty() ? "" : code(rule.fallback);
+        rows += "| " + code(rule.path) + " | ";
+        if (of_models) rows += cell(rule.of) + " | ";
+        rows += cell(value_text(rule)) + " | " + fallback + " | " + cell(rule.meaning) + " |\n";
     }
     const std::string of = of_models ? "of | " : "";
     return "| key | " + of + "value | default | meaning |\n| --- | " + (of_models ? "--- | " : "") + "--- | --- | --- |\n" + rows;

@@ -419,7 +419,7 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
         of_set.root = set.root;
         of_set.files = set.files;
         of_set.case_tables = set.case_tables;
-        of_set.split = *set.split;
+        of_set.split = set.split;
         CaseLists lists;
         try {
             const auto cases = find_files(of_set);

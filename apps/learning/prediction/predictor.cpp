@@ -291,7 +291,6 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     auto& data = predictor.data_;
     data.on_cells = options.on_cells;
     if (widths.embedding_dim != 6) data.inputs = {"points"};
-    data.normals = "Normals";
     data.frame = {options.center, options.length};
     if (widths.embedding_dim != num_point_channels(data)) {
         throw InvalidInput(

@@ -189,7 +189,7 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     }
     const auto settings = read_run_settings(run, settings_now);
     const auto config = training_config(settings);
-    model.forces = force_settings(settings);
+    model.forces = config.forces;
     for (const auto& table : config.data.case_tables) {
         const auto files = files_matching(config.data.root, table);
         model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());

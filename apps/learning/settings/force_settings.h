@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/learning/settings/settings.h"
+#include "apps/learning/settings/setting_table.h"
 
 #include <array>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,16 +15,19 @@ struct ForceSettings {
     std::vector<std::string> velocity = {"U_inf"};
     std::string density = "rho";    ///< for pressures in Pa: a number, or a column
     std::string ambient = "p_inf";  ///< pressure of the free stream, which pressures in Pa and kinematic ones may have: a number, or a column
-    std::string area;               ///< reference area: a number, or a column of the case table; empty: no coefficients
-    std::string drag = "Cd";        ///< columns with the coefficients of the solver; passed over where the table has no such column
+    std::string area;               ///< empty: no coefficients
+    std::string drag = "Cd";
     std::string lift = "Cl";
-    std::array<double, 3> up{0, 0, 1};  ///< lift is along it, without its part along drag
+    std::array<double, 3> up{0, 0, 1};
+
+    void add_keys(SettingTable& keys)
+    {
+        keys.add("data.forces.area", area, {},
+                 "reference area of the coefficients in metrics: a number, or a column of the table; half the area for half bodies");
+        keys.add("data.forces.cd", drag, {}, "column with the solver's drag coefficient, for metrics; passed over where the table lacks it");
+        keys.add("data.forces.cl", lift, {}, "column with the solver's lift coefficient");
+        keys.add("data.forces.up", up, {}, "direction of lift, less its part along the free stream");
+    }
 };
-
-/// The number that a text is; nothing for any other text, and for numbers that are not finite.
-std::optional<double> number_in(const std::string& text);
-
-/// @throws UsageError for a velocity or an `up` of another length.
-ForceSettings force_settings(const Settings& settings);
 
 }  // namespace meshard

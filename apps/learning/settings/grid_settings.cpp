@@ -88,13 +88,10 @@ void refuse_keys_of_points(const Settings& settings)
     }
 }
 
-std::vector<std::string> grid_arrays(const Settings& settings)
+void check_grid_arrays(const Settings& settings, const std::vector<std::string>& arrays)
 {
-    const auto* arrays = settings.find("data.arrays");
-    if (!arrays || arrays->values.empty()) throw UsageError("data.arrays must name the arrays that the model is told, e.g. data.arrays=[permeability].");
-    if (std::set<std::string>(arrays->values.begin(), arrays->values.end()).size() != arrays->values.size())
-        throw UsageError(settings.where("data.arrays") + " names an array twice.");
-    return arrays->values;
+    if (arrays.empty()) throw UsageError("data.arrays must name the arrays that the model is told, e.g. data.arrays=[permeability].");
+    if (std::set<std::string>(arrays.begin(), arrays.end()).size() != arrays.size()) throw UsageError(settings.where("data.arrays") + " names an array twice.");
 }
 
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data)

@@ -13,8 +13,8 @@ namespace meshard {
 /// @throws UsageError naming the key
 void refuse_keys_of_points(const Settings& settings);
 
-/// `data.arrays`. @throws UsageError where it is missing or names an array twice
-std::vector<std::string> grid_arrays(const Settings& settings);
+/// @throws UsageError where `data.arrays` is missing or names an array twice
+void check_grid_arrays(const Settings& settings, const std::vector<std::string>& arrays);
 
 /// Refuses a model of grids for points, and one of points for grids. @throws UsageError with the names of those that fit
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data);

@@ -5,21 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <deque>
 #include <string>
 
 namespace meshard {
 namespace {
-
-/// Keeps texts for rules, which only point to them, as long as the program runs.
-std::string_view kept(std::string text)
-{
-    static std::deque<std::string> texts;
-    for (const auto& known : texts) {
-        if (known == text) return known;
-    }
-    return texts.emplace_back(std::move(text));
-}
 
 SettingType type_of(const nlohmann::json& pattern, const OptionBounds& bounds)
 {
@@ -44,33 +33,26 @@ std::string yaml_text(const nlohmann::json& value)
 SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
 {
     const auto condition = option.only_with.empty() ? "" : "; with " + option.only_with;
-    SettingRule rule{.path = kept("model." + option.name),
-                     .type = type_of(pattern, option.bounds),
-                     .fallback = kept(yaml_text(pattern)),
-                     .meaning = kept(option.meaning + condition)};
-    std::string words;
-    for (const auto& word : option.bounds.words) words += (words.empty() ? "" : "|") + word;
-    rule.words = kept(words);
+    SettingRule rule{
+        .path = "model." + option.name, .type = type_of(pattern, option.bounds), .fallback = yaml_text(pattern), .meaning = option.meaning + condition};
+    if (option.only_with.empty()) rule.bounds = option.bounds;
+    rule.bounds.words = option.bounds.words;  // the model checks the rest where it matters
     if (pattern.is_number_integer()) {
-        rule.min = 0;
-        rule.max = kLargeCount;
+        rule.bounds.least = std::max(rule.bounds.least, 0.0);
+        rule.bounds.most = std::min(rule.bounds.most, kLargeCount);
     }
-    if (!option.only_with.empty()) return rule;  // the model checks it
-    rule.min = std::max(rule.min, option.bounds.least);
-    rule.max = std::min(rule.max, option.bounds.most);
     return rule;
 }
 
 /// What follows from the data may be stated, too.
 SettingRule width_rule(const std::string& name, const nlohmann::json& width, const std::string& meaning)
 {
-    SettingRule rule{.path = kept("model." + name),
+    SettingRule rule{.path = "model." + name,
                      .type = SettingType::Boolean,
-                     .meaning = kept(meaning + (meaning.empty() ? "" : "; ") + "follows from the data, and is checked where it is given")};
+                     .meaning = meaning + (meaning.empty() ? "" : "; ") + "follows from the data, and is checked where it is given"};
     if (width.is_boolean()) return rule;
     rule.type = SettingType::Integer;
-    rule.min = 1;
-    rule.max = kLargeCount;
+    rule.bounds = {.least = 1, .most = kLargeCount};
     return rule;
 }
 
@@ -102,16 +84,17 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
 {
     const auto known = std::find_if(rules.begin(), rules.end(), [&](const auto& other) { return other.path == rule.path; });
     if (known == rules.end()) {
-        rule.of = kept(model);
+        rule.of = model;
         rules.push_back(rule);
         return;
     }
-    known->of = kept(std::string(known->of) + ", " + model);
-    known->min = std::min(known->min, rule.min);
-    known->max = std::max(known->max, rule.max);
-    if (known->words != rule.words || known->type != rule.type)
-        known->meaning = kept(std::string(known->meaning) + "; " + model + ": " + std::string(rule.meaning));
-    if (known->words != rule.words) known->words = {};
+    auto& bounds = known->bounds;
+    known->of += ", " + model;
+    if (bounds.words != rule.bounds.words || known->type != rule.type) known->meaning += "; " + model + ": " + rule.meaning;
+    if (bounds.words != rule.bounds.words) bounds.words.clear();
+    bounds.above = bounds.above && rule.bounds.above;
+    bounds.least = std::min(bounds.least, rule.bounds.least);
+    bounds.most = std::max(bounds.most, rule.bounds.most);
     if (rule.type == SettingType::NumberList) known->type = rule.type;  // a single number is one of one
     if (known->fallback != rule.fallback) known->fallback = {};
 }
@@ -120,18 +103,11 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
 
 std::vector<SettingRule> model_rules(std::string_view model)
 {
-    std::string names;
-    for (const auto& entry : registered_models()) {
-        if (!entry.is_denoiser) names += (names.empty() ? "" : "|") + entry.name;
-    }
-    std::vector<SettingRule> rules{{.path = "model.name", .fallback = "transolver", .words = kept(names), .meaning = "architecture"}};
-    if (!model.empty()) {
-        const auto own = rules_of(find_model(model));
-        rules.insert(rules.end(), own.begin(), own.end());
-        return rules;
-    }
+    std::vector<SettingRule> rules{{.path = "model.name", .fallback = "transolver", .meaning = "architecture"}};
     for (const auto& entry : registered_models()) {
         if (entry.is_denoiser) continue;
+        rules.front().bounds.words.push_back(entry.name);
+        if (!model.empty() && model != entry.name) continue;
         for (const auto& rule : rules_of(entry)) add_shared(rules, rule, entry.name);
     }
     return rules;

@@ -8,8 +8,7 @@
 
 namespace meshard {
 
-/// Keys of the group `model` of a training configuration: of one registered model with its defaults, or of all, each with the models that it belongs to.
-/// @throws InvalidInput as `find_model`
+/// Keys of the group `model` of a training configuration, each with the models that it belongs to: of one registered model, with its defaults, or of all.
 std::vector<SettingRule> model_rules(std::string_view model);
 
 }  // namespace meshard

@@ -37,10 +37,9 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
     return text;
 }
 
-bool is_word_of(std::string_view words, const std::string& word)
+bool is_one_of(const std::vector<std::string>& words, const std::string& word)
 {
-    const auto list = split(words, '|');
-    return std::find(list.begin(), list.end(), word) != list.end();
+    return std::ranges::find(words, word) != words.end();
 }
 
 /// Whether the first segments of `pattern` fit `path`; `whole`: all of them.
@@ -56,10 +55,8 @@ bool fits(std::string_view pattern, const std::vector<std::string>& path, bool w
 
 const SettingRule* rule_of(std::span<const SettingRule> rules, const std::vector<std::string>& path)
 {
-    for (const auto& rule : rules) {
-        if (fits(rule.path, path, true)) return &rule;
-    }
-    return nullptr;
+    const auto found = std::ranges::find_if(rules, [&](const auto& rule) { return fits(rule.path, path, true); });
+    return found == rules.end() ? nullptr : &*found;
 }
 
 bool has_rules_below(std::span<const SettingRule> rules, const std::vector<std::string>& path)
@@ -93,7 +90,7 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
     } else {
         // The name may be right and its place wrong: look for it among the last names of all keys.
         for (const auto& rule : rules) {
-            if (split(rule.path, '.').back() == name) nearest = rule.path;
+            if (nearest.empty() && split(rule.path, '.').back() == name) nearest = rule.path;
         }
         message += nearest.empty() ? " Known" + (prefix.empty() ? "" : " below " + join(path, ".")) + ": " + join(allowed, ", ") + "."
                                    : " Did you mean '" + nearest + "'?";
@@ -103,48 +100,38 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
 
 std::string expected(const SettingRule& rule)
 {
+    const auto& [least, most, above, words] = rule.bounds;
+    const auto list = rule.length > 0 ? std::to_string(rule.length) : "a list of";
     std::string text;
     switch (rule.type) {
     case SettingType::Text:
-        text = rule.words.empty() ? "a text" : "";
+        text = words.empty() ? "a text" : "";
         break;
     case SettingType::Integer:
         text = "a whole number";
         break;
     case SettingType::Number:
+    case SettingType::NumberOrTextList:
         text = "a number";
         break;
     case SettingType::Boolean:
         text = "true or false";
         break;
     case SettingType::TextList:
-        text = rule.words.empty() ? "a list of texts" : "a list of";
+        text = words.empty() ? "a list of texts" : "a list of";
         break;
     case SettingType::NumberList:
-        text = "a list of numbers";
-        break;
-    case SettingType::NumberOrTextList:
-        text = "a number";
+        text = list + " numbers";
         break;
     }
     std::ostringstream range;
     range.precision(12);
-    if (std::isfinite(rule.min)) range << " from " << rule.min;
-    if (std::isfinite(rule.max)) range << " to " << rule.max;
+    if (std::isfinite(least)) range << (above ? " above " : " from ") << least;
+    if (std::isfinite(most)) range << " to " << most;
     text += range.str();
     if (rule.type == SettingType::NumberOrTextList) text += ", or a list of texts";
-    if (!rule.words.empty()) {
-        const auto words = join(split(rule.words, '|'), ", ");
-        text += text.empty() ? words : rule.type == SettingType::TextList ? " " + words : ", or " + words;
-    }
+    if (!words.empty()) text += (text.empty() ? "" : rule.type == SettingType::TextList ? " " : ", or ") + join(words, ", ");
     return text;
-}
-
-bool parse_number(const std::string& text, double& number)
-{
-    const char* begin = text.c_str() + (text.starts_with('+') ? 1 : 0);
-    const auto [end, error] = std::from_chars(begin, text.c_str() + text.size(), number);
-    return error == std::errc() && end == text.c_str() + text.size() && std::isfinite(number);
 }
 
 /// The same for numbers that are equal.
@@ -155,10 +142,11 @@ std::string shortest_text(double number)
     return {digits.data(), end};
 }
 
-bool is_number_in_range(const SettingRule& rule, const std::string& text, bool whole)
+bool is_number_in_range(const SettingRule& rule, const std::string& text)
 {
-    double number = 0;
-    return parse_number(text, number) && number >= rule.min && number <= rule.max && (!whole || number == std::floor(number));
+    const auto& [least, most, above, words] = rule.bounds;
+    const auto number = number_in(text);
+    return number && (above ? *number > least : *number >= least) && *number <= most && (rule.type != SettingType::Integer || *number == std::floor(*number));
 }
 
 void check(const SettingRule& rule, const Setting& setting)
@@ -168,38 +156,24 @@ void check(const SettingRule& rule, const Setting& setting)
     };
     const bool may_be_list = rule.type == SettingType::TextList || rule.type == SettingType::NumberList || rule.type == SettingType::NumberOrTextList;
     if (setting.is_list && !may_be_list) refuse("a list");
+    const auto words = rule.type == SettingType::Boolean ? std::vector<std::string>{"true", "false"} : rule.bounds.words;
+    const bool is_text = rule.type == SettingType::Text || rule.type == SettingType::TextList;
+    const bool may_be_any = (is_text && words.empty()) || (rule.type == SettingType::NumberOrTextList && setting.is_list);
     for (const auto& value : setting.values) {
-        if (is_word_of(rule.not_yet, value)) {
-            const auto available = split(rule.words, '|');
+        if (is_one_of(rule.not_yet, value)) {
             throw UsageError(setting.source + ": " + setting.path + ": " + value + " is not implemented" +
-                             (available.empty() ? "; leave the key out." : ". Available: " + join(available, ", ") + "."));
+                             (words.empty() ? "; leave the key out." : ". Available: " + join(words, ", ") + "."));
         }
-        const bool is_word = is_word_of(rule.words, value);
-        bool is_good = true;
-        switch (rule.type) {
-        case SettingType::Text:
-        case SettingType::TextList:
-            is_good = rule.words.empty() || is_word;
-            break;
-        case SettingType::Integer:
-            is_good = is_word || is_number_in_range(rule, value, true);
-            break;
-        case SettingType::Number:
-        case SettingType::NumberList:
-            is_good = is_word || is_number_in_range(rule, value, false);
-            break;
-        case SettingType::Boolean:
-            is_good = value == "true" || value == "false";
-            break;
-        case SettingType::NumberOrTextList:
-            is_good = setting.is_list || is_word || is_number_in_range(rule, value, false);
-            break;
-        }
-        if (is_good) continue;
-        const auto words = split(rule.words, '|');
+        const bool may_be_number = !is_text && rule.type != SettingType::Boolean;
+        if (may_be_any || is_one_of(words, value) || (may_be_number && is_number_in_range(rule, value))) continue;
         const auto nearest = nearest_name(value, words);
         refuse("'" + value + "'" + (nearest.empty() ? "" : " (did you mean '" + nearest + "'?)"));
     }
+    // A word stands alone where numbers may be many.
+    const bool is_word = setting.values.size() == 1 && is_one_of(words, setting.values[0]);
+    const bool has_words = !is_text && std::ranges::any_of(setting.values, [&](const auto& value) { return is_one_of(words, value); });
+    const bool is_short_or_long = rule.length > 0 && setting.values.size() != rule.length;
+    if (!is_word && (has_words || is_short_or_long)) refuse("[" + join(setting.values, ", ") + "]");
 }
 
 std::string place(const std::string& file, const YAML::Mark& mark)
@@ -281,14 +255,26 @@ std::string quoted(const std::string& text)
 {
     const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos && text.front() != ' ' && text.back() != ' ' &&
                        text.front() != '-' && text != "~" && text != "null";
-    double number = 0;
-    if (plain || parse_number(text, number)) return text;
+    if (plain || number_in(text)) return text;
     std::string quoted = "'";
     for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
     return quoted + "'";
 }
 
 }  // namespace
+
+const SettingRule* rule_of(std::span<const SettingRule> rules, const std::string& path)
+{
+    return rule_of(rules, split(path, '.'));
+}
+
+std::optional<double> number_in(const std::string& text)
+{
+    double number = 0;
+    const auto* const end = text.data() + text.size();
+    const auto [last, error] = std::from_chars(text.data() + (text.starts_with('+') ? 1 : 0), end, number);
+    return error == std::errc() && last == end && std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
 
 void Settings::add(Setting setting)
 {
@@ -360,9 +346,9 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     }
 
     for (const auto& rule : rules) {
-        const bool is_pattern = rule.path.find('*') != std::string_view::npos;
+        const bool is_pattern = rule.path.find('*') != std::string::npos;
         if (is_pattern || rule.fallback.empty() || settings.has(rule.path)) continue;
-        walk(YAML::Load(std::string(rule.fallback)), split(rule.path, '.'), "default", rules, none_removed, [&](Setting setting) {
+        walk(YAML::Load(rule.fallback), split(rule.path, '.'), "default", rules, none_removed, [&](Setting setting) {
             setting.source = "default";
             take(std::move(setting));
         });
@@ -376,7 +362,7 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
                                  "=... to the command line.");
             }
         }
-        const auto& rule = *rule_of(rules, split(setting.path, '.'));
+        const auto& rule = *rule_of(rules, setting.path);
         check(rule, setting);
         setting.type = rule.type;
     }
@@ -425,36 +411,6 @@ std::string Settings::text(std::string_view path) const
     return setting->values.front();
 }
 
-double Settings::number(std::string_view path) const
-{
-    double number = 0;
-    if (!parse_number(text(path), number)) throw UsageError(where(path) + " is '" + text(path) + "'; expected a number.");
-    return number;
-}
-
-std::int64_t Settings::integer(std::string_view path) const
-{
-    return static_cast<std::int64_t>(number(path));
-}
-
-bool Settings::boolean(std::string_view path) const
-{
-    return text(path) == "true";
-}
-
-std::vector<double> Settings::numbers(std::string_view path) const
-{
-    std::vector<double> numbers;
-    if (const auto* setting = find(path)) {
-        for (const auto& value : setting->values) {
-            double number = 0;
-            if (!parse_number(value, number)) throw UsageError(where(path) + " holds '" + value + "'; expected numbers.");
-            numbers.push_back(number);
-        }
-    }
-    return numbers;
-}
-
 std::vector<std::string> Settings::names_below(std::string_view prefix) const
 {
     std::vector<std::string> names;
@@ -484,8 +440,7 @@ Facts Settings::facts() const
         const bool is_list = setting.is_list || type == SettingType::TextList || type == SettingType::NumberList;
         auto values = setting.values;
         for (auto& value : values) {
-            double number = 0;
-            if (has_numbers && parse_number(value, number)) value = shortest_text(number);
+            if (const auto number = has_numbers ? number_in(value) : std::nullopt) value = shortest_text(*number);
         }
         facts.emplace_back(setting.path, is_list ? "[" + join(values, ", ") + "]" : join(values, ", "));
     }
@@ -529,7 +484,7 @@ std::string value_text(const SettingRule& rule)
 {
     constexpr double kCount = 1e9;  // which no count reaches: not worth saying
     auto shown = rule;
-    if (shown.max >= kCount) shown.max = std::numeric_limits<double>::infinity();
+    if (shown.bounds.most >= kCount) shown.bounds.most = std::numeric_limits<double>::infinity();
     return expected(shown);
 }
 
@@ -539,10 +494,9 @@ std::string describe(std::span<const SettingRule> rules)
     for (const auto& rule : rules) width = std::max(width, rule.path.size() + rule.fallback.size());
     std::ostringstream out;
     for (const auto& rule : rules) {
-        const auto fallback = rule.fallback.empty() ? std::string() : " = " + std::string(rule.fallback);
-        const auto key = std::string(rule.path) + fallback;
+        const auto key = rule.path + (rule.fallback.empty() ? "" : " = " + rule.fallback);
         out << "  " << key << std::string(width + 5 - key.size(), ' ') << rule.meaning;
-        if (!rule.words.empty() || std::isfinite(rule.min) || std::isfinite(rule.max)) out << " (" << value_text(rule) << ")";
+        if (!rule.bounds.words.empty() || std::isfinite(rule.bounds.least) || std::isfinite(rule.bounds.most)) out << " (" << value_text(rule) << ")";
         if (!rule.of.empty()) out << " [" << rule.of << "]";
         out << '\n';
     }

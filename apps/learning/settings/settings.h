@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/layers/option_info.h"
 #include "sharding/messages/agreement.h"
 
 #include <cstdint>
 #include <filesystem>
-#include <limits>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,15 +20,14 @@ inline constexpr double kLargeCount = 1e9;  ///< upper bound of counts that have
 
 /// One key of a configuration: what it is called, what it may be, and what it is when nobody says.
 struct SettingRule {
-    std::string_view path = {};  ///< dotted; `*` stands for any name
+    std::string path = {};  ///< dotted; `*` stands for any name
     SettingType type = SettingType::Text;
-    std::string_view fallback = {};  ///< as YAML; empty: absent, `???`: must be set
-    std::string_view words = {};     ///< separated by |: all that a Text may be, or what may stand in place of a number
-    std::string_view not_yet = {};   ///< separated by |: known elsewhere, refused here as not implemented
-    double min = -std::numeric_limits<double>::infinity();
-    double max = std::numeric_limits<double>::infinity();
-    std::string_view meaning = {};  ///< a line for people, without a full stop
-    std::string_view of = {};       ///< the models that have it; empty: every run does
+    std::string fallback = {};              ///< as YAML; empty: absent, `???`: must be set
+    OptionBounds bounds = {};               ///< the words are all that a Text may be, or what may stand in place of a number
+    std::string meaning = {};               ///< a line for people, without a full stop
+    std::vector<std::string> not_yet = {};  ///< words that are known elsewhere and refused here as not implemented
+    std::size_t length = 0;                 ///< of a list; 0: any
+    std::string of = {};                    ///< the models that have it; empty: every run does
 };
 
 /// A value and where it came from: `car.yaml:3:5`, `command line` or `default`.
@@ -55,10 +53,6 @@ public:
     const Setting* find(std::string_view path) const;
 
     std::string text(std::string_view path) const;
-    std::int64_t integer(std::string_view path) const;
-    double number(std::string_view path) const;
-    bool boolean(std::string_view path) const;
-    std::vector<double> numbers(std::string_view path) const;
 
     /// Names that stand in place of `*` in `prefix.*`, in the order of the file.
     std::vector<std::string> names_below(std::string_view prefix) const;
@@ -81,6 +75,12 @@ private:
 
     std::vector<Setting> settings_;  // in the order of the file, defaults last
 };
+
+/// The rule for a dotted path, or null.
+const SettingRule* rule_of(std::span<const SettingRule> rules, const std::string& path);
+
+/// The number that a text is; nothing for any other text, and for numbers that are not finite.
+std::optional<double> number_in(const std::string& text);
 
 /// What may stand for a key, e.g. `a whole number from 1, or auto`.
 std::string value_text(const SettingRule& rule);

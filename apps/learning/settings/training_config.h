@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/devices/rank_device.h"
 #include "apps/learning/settings/force_settings.h"
-#include "apps/learning/settings/settings.h"
+#include "apps/learning/settings/setting_table.h"
 #include "models/layers/coordinate_encoding_options.h"
 #include "models/layers/field_loss_options.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
 #include "models/registry/registry.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -17,6 +19,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -24,8 +28,17 @@ namespace meshard {
 /// A field to be predicted.
 struct FieldConfig {
     std::string name;  ///< in the metrics and in predictions
-    std::string from;  ///< array of the training cases
-    std::string kind;  ///< what its numbers mean; may be empty
+    std::string from;
+    std::string kind;
+
+    void add_keys(SettingTable& keys, const std::string& base)
+    {
+        keys.add(base, from, {}, "array to learn, under a name of your own, which stands in place of the *");
+        keys.add(base + ".from", from, {}, "the same, where a kind is said beside it");
+        keys.add(base + ".kind", kind,
+                 {.words = {"kinematic", "static", "cp", "stress", "velocity", "temperature", "density", "viscosity", "scalar", "vector", "axial", "tensor"}},
+                 "what the field's numbers mean, e.g. kinematic: a pressure over density, static: in Pa; by it fields are divided and turned");
+    }
 };
 
 /// Whether its kind says that its components are those of a vector.
@@ -33,10 +46,10 @@ bool is_vector(const FieldConfig& field);
 
 /// How points become numbers between about -1 and 1: (x - center) / length.
 struct FrameConfig {
-    std::string center;  ///< `bounds`, `none`, or a place `x,y,z`
-    std::string length;  ///< `bounds`, `none`, a number, three of them `a,b,c`, or a column of the case table
+    std::string center = "bounds";
+    std::string length = "bounds";
     std::array<double, 3> up{0, 0, 1};
-    std::string ground = "bounds";  ///< along `up`: `bounds`, the lowest corner of the case's box, or a number in the files' unit
+    std::string ground = "bounds";
 };
 
 /// Which cases train, and which only measure. Either a column of the case table, or a share or a list of cases a part, or lists of a file.
@@ -44,18 +57,47 @@ struct SplitConfig {
     std::string column = {};
     std::map<std::string, double> shares = {};                   ///< by part: train, val, test
     std::map<std::string, std::vector<std::string>> lists = {};  ///< of ids; where there is a manifest, of names of its lists
-    std::string manifest = {};                                   ///< file below the root (apps/learning/cases/split_manifest.h); empty for none
-    std::string name = {};                                       ///< which split of the manifest; may be empty
+    std::string manifest = {};                                   ///< apps/learning/cases/split_manifest.h
+    std::string name = {};
+
+    void add_keys(SettingTable& keys, const std::string& base)
+    {
+        const auto meaning = [&](const char* key, const char* text) {
+            return base == "data.split" ? text : std::string("as data.split.") + key + ", of this set where data.split is not given";
+        };
+        keys.add(base + ".column", column, {}, meaning("column", "column of the table that says train, val or test"));
+        keys.add(base + ".manifest", manifest, {},
+                 meaning("manifest", "file below the root with lists of cases, `.json`, or a text file a part with a * where train, val or test stands"));
+        keys.add(base + ".name", name, {},
+                 meaning("name", "which split of the manifest: its lists NAME_train, NAME_val and NAME_test, or those of the family NAME"));
+        const auto add_part = [&](const std::string& part, const char* text) {
+            keys.add({.path = base + "." + part, .type = SettingType::NumberOrTextList, .bounds = {0, 1}, .meaning = meaning(part.c_str(), text)},
+                     [this, part](const Setting& setting) { setting.is_list ? detail::store(setting, lists[part]) : detail::store(setting, shares[part]); });
+        };
+        add_part("train", "cases that the model learns from: their share, their ids, or lists of the manifest");
+        add_part("val", "cases that measure the errors during training");
+        add_part("test", "cases that measure the errors at the end");
+    }
 };
 
 /// One of several sets of cases that a run trains on together.
 struct DataSetConfig {
-    std::string name;                      ///< begins the ids of its cases, NAME:ID
-    std::filesystem::path root;            ///< below `DataConfig::root`, unless it is absolute
-    std::string files;                     ///< pattern below that; empty: that of the data
-    std::vector<std::string> case_tables;  ///< below that; empty: those of the data
-    std::optional<SplitConfig> split;      ///< of its own, where the data have none
-    double share = 0;                      ///< of the cases that steps take; 0: as many as it has
+    std::string name;            ///< begins the ids of its cases, NAME:ID
+    std::filesystem::path root;  ///< with `DataConfig::root`
+    std::string files;
+    std::vector<std::string> case_tables;
+    SplitConfig split;  ///< that of the data, if they have one
+    double share = 0;   ///< 0: as many as it has
+
+    void add_keys(SettingTable& keys, const std::string& base)
+    {
+        keys.add(base + ".root", root, {}, "of one of several sets of cases: its folder, below data.root unless absolute; its cases are called NAME:ID");
+        keys.add(base + ".files", files, {}, "its files below that, in place of data.surface or data.volume");
+        keys.add(base + ".cases", case_tables, {}, "its tables below that, in place of data.cases");
+        keys.add(base + ".share", share, {1e-9, 1e9},
+                 "share of the training cases that steps take from it, against the other sets' shares; as many as it has unless said");
+        split.add_keys(keys, base + ".split");
+    }
 };
 
 /// Which points of a case a step takes.
@@ -65,31 +107,34 @@ enum class SamplingKind : std::uint8_t {
     Blocks    ///< the same chance, by stretches of what is stored, so that no more is read than is drawn
 };
 
+inline const std::vector<std::pair<std::string, SamplingKind>> kSamplingKinds{
+    {"uniform", SamplingKind::Uniform}, {"areas", SamplingKind::Areas}, {"blocks", SamplingKind::Blocks}};
+
 struct DataConfig {
     std::filesystem::path root;
-    std::string files;                     ///< pattern below the root; `*` stands for any text
-    bool in_volume = false;                ///< they are volumes
-    std::vector<std::string> case_tables;  ///< .json or .csv below the root, with a * one a case; their columns are joined
+    std::string files;
+    bool in_volume = false;  ///< they are volumes
+    std::vector<std::string> case_tables;
     SplitConfig split;
     bool splits_all = true;           ///< whether `split` was given, and counts for every set
     std::vector<DataSetConfig> sets;  ///< in place of one set of cases; empty: there is one
     bool on_cells = true;
-    bool is_grid = false;             ///< cases are image data, whose points or cells make up a regular grid
-    std::vector<std::string> arrays;  ///< of grids: what the model is told of each of them, in place of `inputs`
+    bool is_grid = false;  ///< cases are image data, whose points or cells make up a regular grid
+    std::vector<std::string> arrays;
     std::vector<FieldConfig> fields;
-    std::vector<std::string> inputs{"points", "normals"};  ///< what the model is told of each point: points first
-    std::string normals;                                   ///< array; computed from the polygons where a case has none
-    bool turns_outward = false;                            ///< polygons of surfaces and walls that point inward are turned
-    std::string wall;                                      ///< pattern below the root: the surfaces whose distance `sdf` is; empty where it is of patches
-    std::vector<std::string> wall_patches;                 ///< blocks of the case's own file that are that surface
-    std::string distances;                                 ///< array that is `sdf` in place of the distance to a surface; empty for none
+    std::vector<std::string> inputs{"points", "normals"};
+    std::string normals = "Normals";
+    bool turns_outward = false;
+    std::string wall;
+    std::vector<std::string> wall_patches;
+    std::string distances;
 
     /// Whether `inputs` has it.
     bool has_input(std::string_view input) const;
     /// Whether an input is computed from the surface of a wall.
     bool needs_wall() const;
-    std::vector<std::string> constants;  ///< columns of the case table that the model is told besides its points
-    std::string time;                    ///< column of the case table with its time; empty for none
+    std::vector<std::string> constants;
+    std::string time;
     FrameConfig frame;
     CoordinateEncodingOptions encoding;       ///< of the places, besides `inputs`
     bool nondimensional = false;              ///< fields are divided by what their kind is measured by in the case (apps/learning/cases/field_scaling.h)
@@ -97,14 +142,81 @@ struct DataConfig {
     /// Of `data.reference`, those that columns of the case table say: one entry, or the three components of U_inf, each a column or a number.
     std::map<std::string, std::vector<std::string>> reference_columns;
     bool shares_deviation = false;  ///< components of a vector are divided by one deviation, and keep their mean
-    std::int64_t num_sampled = 0;   ///< points of a case in a training step; 0: all
+    std::int64_t num_sampled = 0;
     SamplingKind sampling = SamplingKind::Uniform;
-    bool has_measures = false;            ///< steps take areas or volumes of the points, too, which models are not told
-    bool needs_all_points = false;        ///< the model finds the neighbours of a surface's points among all of them (`ModelEntry::needs_surface_neighbors`)
-    std::int64_t num_parts = 0;           ///< shards a case; 0: one a domain rank
-    std::filesystem::path shards;         ///< folder that keeps them
-    std::filesystem::path store;          ///< folder that keeps what training reads of them; empty: in that of the shards, or where that is read-only the run's
-    std::optional<double> memory_budget;  ///< bytes a rank, for cases that stay in memory; none: a share of the machine's
+    bool has_measures = false;      ///< steps take areas or volumes of the points, too, which models are not told
+    bool needs_all_points = false;  ///< the model finds the neighbours of a surface's points among all of them (`ModelEntry::needs_surface_neighbors`)
+    std::int64_t num_parts = 0;     ///< 0: one a domain rank
+    std::filesystem::path shards;
+    std::filesystem::path store;          ///< empty: in that of the shards, or where that is read-only the run's
+    std::optional<double> memory_budget;  ///< in GB; none: a share of the machine's
+
+    void add_keys(SettingTable& keys, ForceSettings& forces)
+    {
+        keys.add("data.root", root, {}, "folder of the cases").fallback = "???";
+        keys.add("data.surface", files, {}, "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id");
+        keys.add("data.volume", files, {}, "volume files below the root, in place of data.surface");
+        keys.add("data.grid", files, {}, "image data on regular grids below the root, .vti, for models of grids, in place of data.surface");
+        keys.add("data.arrays", arrays, {}, "arrays that a model of grids is told, at points or cells as data.association says");
+        keys.add("data.cases", case_tables, {},
+                 "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. run_*/force_mom_*.csv");
+        keys.add_each("data.sets", sets);
+        split.add_keys(keys, "data.split");
+        keys.add_choice("data.association", on_cells, {{"cell", true}, {"point", false}}, "where the fields live");
+        keys.add_each("data.fields", fields);
+        keys.add_choice("data.targets", nondimensional, {{"physical", false}, {"nondimensional", true}},
+                        "what is learnt: the fields as they are, or divided by what their kind is measured by in the case, e.g. rho U_inf^2 / 2");
+        keys.add_choice("data.vector_deviation", shares_deviation, {{"channels", false}, {"shared", true}},
+                        "vectors are scaled by mean and deviation of each component, or by one root mean square of all of them (shared)");
+        keys.add("data.inputs", inputs, {.words = {"points", "normals", "sdf", "wall_direction", "areas", "height", "box"}},
+                 "what each point is told: place, normal, signed distance to a wall and direction to it, area, height, place in the box of its case")
+            .not_yet = {"sdf_normals"};
+        keys.add("data.distances", distances, {}, "array with signed distances, that sdf is read from in place of data.wall, e.g. implicit_distance");
+        keys.add("data.ground", frame.ground, {},
+                 "from where height is measured along data.forces.up: bounds (the lowest point of the case's box) or a number");
+        keys.add("data.encoding", encoding.kind, {.words = {"none", "fourier", "learnable"}},
+                 "also told of each place: sines and cosines of random waves (fourier), or along x, y, z with trained frequencies (learnable)");
+        keys.add("data.encoding_frequencies", encoding.num_frequencies, {1, 4096},
+                 "frequencies for each of data.encoding_scales (fourier), or for each of x, y and z (learnable)");
+        keys.add("data.encoding_scales", encoding.scales, {1e-6, 1e6},
+                 "waves per data.length: deviations of the random frequencies (fourier), or range of the first ones (learnable)");
+        keys.add("data.wall", wall, {},
+                 "surfaces for sdf, wall_direction and domino below the root, e.g. body_*.stl, the last * is the id; without * one for all");
+        keys.add("data.wall_patches", wall_patches, {}, "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case");
+        keys.add("data.normals", normals, {}, "array of outward unit normals; computed from the polygons where a case has none");
+        keys.add_choice("data.orient", turns_outward, {{"outward", true}, {"as-is", false}},
+                        "what is done with polygons of surfaces and walls whose normals point inwards: turned outward, or kept as-is with a warning");
+        keys.add("data.center", frame.center, {.words = {"bounds", "none"}},
+                 "what is subtracted from the points: bounds (the centre of their bounding box) or none");
+        keys.add("data.length", frame.length, {},
+                 "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table");
+        keys.add("data.reference.*", reference_columns, {},
+                 "U_inf (a speed or a vector), rho, p_inf, T_inf, L: numbers or columns of the table; for drag and for targets without units");
+        forces.add_keys(keys);
+        keys.add("data.constants", constants, {}, "columns of the table that the model is told of a case besides its points");
+        keys.add("data.time", time, {}, "column of the table with the time of a case, for transolver and flare");
+        keys.add("data.sampling_resolution", num_sampled, {},
+                 "points of a case in a training step, others in each epoch; 0: all. Validation and predictions take all");
+        keys.add_choice("data.sampling", sampling, kSamplingKinds, "which points: all with the same chance, by area, or in blocks, so that no others are read");
+        keys.add("data.parts", num_parts, {.least = 1, .most = 1e6, .words = {"auto"}}, "shards a case is cut into; auto: one a domain rank");
+        keys.add("data.shards", shards, {}, "folder that keeps the shards; shards/ in the run's folder unless said");
+        keys.add("data.store", store, {}, "folder of what training reads of the cases; store/ in data.shards, or in the run's folder where that is read-only");
+        keys.add("data.memory", memory_budget, {.least = 0, .most = 1e6, .words = {"auto"}},
+                 "GB a rank for cases that stay in memory; if they need more, each is read in its turn; auto: a quarter of the machine's");
+    }
+
+    /// Keys of the volume of cases with two parts.
+    void add_volume_keys(SettingTable& keys)
+    {
+        keys.add("data.volume.files", files, {},
+                 "volume files of cases with both parts, whose surface is data.surface; data.fields and data.inputs are then its own");
+        keys.add_each("data.volume.fields", fields);
+        keys.add_choice("data.volume.association", on_cells, {{"cell", true}, {"point", false}},
+                        "where the volume's fields live; as data.association unless said");
+        keys.add("data.volume.inputs", inputs, {.words = {"points", "sdf", "wall_direction", "height"}},
+                 "what each point of the volume is told; [points] unless said");
+        keys.add("data.volume.sampling_resolution", num_sampled, {}, "points of a volume in a training step, as data.sampling_resolution; 0, all, unless said");
+    }
 };
 
 /// A quantity of `data.reference` from its entries, numbers and names of columns; U_inf is the length of its vector.
@@ -139,91 +251,187 @@ struct AugmentationConfig {
     int mirror_axis = -1;  ///< 0 to 2: x, y or z change their sign, -1: none does
     double mirror_share = 0.5;
     bool mirrors_half_bodies = false;
-    double rotation = 0;                            ///< largest angle about `data.forces.up`, in radians
-    std::array<double, 3> translation{};            ///< largest shift along x, y, z, in units of `data.length`
-    std::vector<std::string> free_stream = {};      ///< three of `data.constants` that turn with the scene; or none
-    std::vector<std::string> sided_constants = {};  ///< those of them that change their sign with a reflection
+    double rotation = 0;  ///< in radians
+    std::array<double, 3> translation{};
+    std::vector<std::string> free_stream = {};
+    std::vector<std::string> sided_constants = {};
 
     bool turns() const { return mirror_axis >= 0 || rotation > 0; }
     bool is_any() const { return turns() || translation != std::array<double, 3>{}; }
+
+    void add_keys(SettingTable& keys)
+    {
+        keys.add_choice("training.augment.mirror", mirror_axis, {{"none", -1}, {"x", 0}, {"y", 1}, {"z", 2}},
+                        "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only");
+        keys.add("training.augment.mirror_share", mirror_share, {0, 1}, "share of the epochs in which a case is mirrored");
+        keys.add_choice("training.augment.half_bodies", mirrors_half_bodies, {{"refused", false}, {"mirrored", true}},
+                        "whether cases on one side of the mirror's plane through the origin, half bodies by their look, may be mirrored");
+        keys.add("training.augment.rotation", rotation, {0, 180},
+                 "largest angle in degrees by which training cases are turned about data.forces.up; needs augment.free_stream");
+        keys.add("training.augment.translation", translation, {0, 1e6}, "largest shifts of training cases along x, y and z, in units of data.length");
+        keys.add("training.augment.free_stream", free_stream, {}, "the three of data.constants that are the free stream's x, y and z and turn with the case");
+        keys.add("training.augment.sided_constants", sided_constants, {}, "those of data.constants that change their sign in a mirror, e.g. a yaw angle");
+    }
 };
 
 /// Parameters that are trained in another way than the rest.
 struct ParameterGroupConfig {
     std::string name;
-    std::vector<std::string> match;  ///< patterns of their names, of which one fits; `*` stands for any text
+    std::vector<std::string> match;
     std::optional<double> learning_rate;
     std::optional<double> weight_decay;
-    std::string optimizer;  ///< as `TrainingConfig::optimizer`; empty: the same
+    std::string optimizer;  ///< empty: that of the rest
+
+    void add_keys(SettingTable& keys, const std::string& base)
+    {
+        keys.add(base + ".match", match, {}, "patterns of parameters' names, e.g. [blocks.0.*, '*.bias'], that the group trains in its own way");
+        keys.add(base + ".lr", learning_rate, {0, 100}, "highest learning rate of the group; 0 keeps its parameters as they are");
+        keys.add(base + ".weight_decay", weight_decay, {0, 100}, "weight decay of the group");
+        keys.add(base + ".name", optimizer, {.words = {"adamw", "lion", "muon"}}, "optimiser of the group");
+    }
 };
 
 struct TrainingConfig {
-    std::int64_t num_epochs = 0;
-    std::int64_t max_steps = 0;                                ///< 0: no limit
-    FieldLossOptions loss;                                     ///< but for the fields' weights
-    std::map<std::string, std::vector<double>> field_weights;  ///< of those that have one, in the loss: one number, or one a channel
-    std::array<double, 2> part_weights{1, 1};                  ///< of surface and volume in the loss, of cases with both
-    std::array<double, 2> coefficient_weights{};               ///< of drag and lift of a head beside the fields; 0: it has none
-    std::int64_t coefficient_features = 32;                    ///< channels of which that head is told the means
-    bool weighs_areas = false, weighs_volumes = false;         ///< points count in the loss by their areas, by their volumes
-    std::int64_t accumulate = 1;                               ///< cases of a data group in a step
-    double clip_norm = 0;                                      ///< largest norm of all gradients; 0: any
-    std::int64_t max_skipped_steps = 0;                        ///< in a row, that are left out because they are not finite
-    double average_decay = 0;                                  ///< of the weights' running mean; 0: none
-    std::string optimizer = "adamw";                           ///< adamw, lion, muon
-    double learning_rate = 0;
-    double weight_decay = 0;
-    std::optional<std::array<double, 2>> betas;  ///< unless said those of the optimiser
-    double momentum = 0.95;                      ///< of Muon
-    bool muon_matches_adamw = true;              ///< its steps have the size of AdamW's
-    bool decay_vectors = true;                   ///< weights of parameters with one dimension decay, too
+    std::int64_t num_epochs = 100;
+    std::int64_t max_steps = 0;
+    std::vector<std::string> losses{"mse"};
+    std::vector<double> loss_weights;
+    FieldLossOptions loss;  ///< `losses` with their weights, but for those of the fields
+    std::map<std::string, std::vector<double>> field_weights;
+    std::array<double, 2> part_weights{1, 1};
+    std::vector<std::string> point_weights{"none"};
+    std::array<double, 2> coefficient_weights{};  ///< 0: there is no head
+    std::int64_t coefficient_features = 32;
+    std::int64_t accumulate = 1;
+    double clip_norm = 0;
+    std::int64_t max_skipped_steps = 0;
+    double average_decay = 0;
+    std::string optimizer = "adamw";
+    double learning_rate = 1e-3;
+    double weight_decay = 1e-4;
+    std::optional<std::array<double, 2>> betas;
+    double momentum = 0.95;
+    bool muon_matches_adamw = true;
+    bool decay_vectors = true;
     std::vector<ParameterGroupConfig> parameter_groups;
-    std::string scheduler;  ///< constant, cosine, linear, polynomial, step, exponential, one_cycle, plateau
+    std::string scheduler = "cosine";
     std::int64_t warmup_steps = 0;
     double min_learning_rate = 0;
-    double power = 1;                    ///< of polynomial
-    std::int64_t step_epochs = 100;      ///< of step
-    double gamma = 0.1;                  ///< of step, exponential and plateau
-    std::int64_t plateau_patience = 10;  ///< in validations
-    double threshold = 1e-4;             ///< of plateau, relative
-    std::int64_t stop_patience = 0;      ///< in validations; 0: the run goes on to its end
+    double power = 2;
+    std::int64_t step_epochs = 100;
+    double gamma = 0.1;
+    std::int64_t plateau_patience = 10;
+    double threshold = 1e-4;
+    std::int64_t stop_patience = 0;
     double stop_min_delta = 0;
-    double max_minutes = 0;              ///< 0: no limit
-    std::int64_t num_kept = 0;           ///< newest checkpoints besides `last` and `best`
-    std::int64_t snapshot_interval = 0;  ///< in epochs; 0: none
+    double max_minutes = 0;
+    std::int64_t num_kept = 0;
+    std::int64_t snapshot_interval = 0;
     AugmentationConfig augmentation;
     Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
-    bool offload = false;            ///< on devices, large tensors that backward needs are kept in host memory
-    bool graph_capture = false;      ///< on devices, steps whose shapes repeat are recorded
-    bool exact = false;              ///< the same bits on any number of ranks
-    std::int64_t save_interval = 0;  ///< in epochs
-    std::int64_t val_interval = 0;
+    bool offload = false;
+    bool graph_capture = false;
+    bool exact = false;
+    std::int64_t save_interval = 1;
+    std::int64_t val_interval = 1;
     bool shuffle = true;
     std::filesystem::path order_file;  ///< may be empty
     std::filesystem::path init;        ///< may be empty
 
     bool has_coefficients() const { return coefficient_weights[0] > 0 || coefficient_weights[1] > 0; }
+    /// @param measure   `areas` or `volumes`
+    bool weighs(const char* measure) const { return std::ranges::find(point_weights, measure) != point_weights.end(); }
+
+    void add_keys(SettingTable& keys)
+    {
+        keys.add("training.num_epochs", num_epochs, {1}, "times through all training cases");
+        keys.add("training.max_steps", max_steps, {}, "ends training early; 0: no limit");
+        keys.add_choice("training.precision", precision,
+                        {{"float32", Precision::Float32},
+                         {"tf32", Precision::TF32},
+                         {"bfloat16", Precision::BFloat16},
+                         {"bf16", Precision::BFloat16},
+                         {"float16", Precision::Float16},
+                         {"fp16", Precision::Float16}},
+                        "numbers of the model's arithmetic; weights, sums and the loss stay float32; tf32: float32 whose products GPUs round")
+            .not_yet = {"float64"};
+        keys.add("training.loss", losses, {.words = {"mse", "l1", "huber", "relative_mse", "relative_l2"}},
+                 "loss over all points and channels, or several whose sum it is; normalised units but for relative_l2");
+        keys.add("training.loss_weights", loss_weights, {0, 1e6}, "factor of each loss in the sum, e.g. [1, 0.05] of loss: [mse, relative_l2]; 1 unless said");
+        keys.add("training.huber_delta", loss.huber_delta, {1e-6, 1e6}, "error from which huber grows in a line, in normalised units");
+        keys.add("training.field_weights.*", field_weights, {0, 1e6},
+                 "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said");
+        keys.add("training.part_weights", part_weights, {0, 1e6}, "factors of the losses of surface and volume, of cases with both");
+        keys.add("training.point_weights", point_weights, {.words = {"none", "areas", "volumes"}},
+                 "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of both parts [areas, volumes]");
+        augmentation.add_keys(keys);
+        keys.add("training.coefficient_weights", coefficient_weights, {0, 1e6},
+                 "factors in the loss of drag and lift that a head beside the fields predicts, in units of their spread; no head unless said")
+            .fallback.clear();
+        keys.add("training.coefficient_features", coefficient_features, {1, 4096}, "numbers of a point whose means over the case that head is told");
+        keys.add("training.accumulate", accumulate, {1, 1e6}, "cases of a data group whose gradients are averaged before the weights change");
+        keys.add("training.clip_norm", clip_norm, {0, 1e9}, "largest norm of all gradients together; larger ones are scaled down to it; 0: any");
+        keys.add("training.max_skipped_steps", max_skipped_steps, {},
+                 "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run");
+        keys.add("training.ema", average_decay, {0, 0.9999999}, "decay of the weights' running mean, which validation and prediction then use; 0: none");
+        keys.add("training.optimizer.name", optimizer, {.words = {"adamw", "lion", "muon"}}, "optimiser; muon: matrices by Muon, all else by AdamW").not_yet = {
+            "adam", "sgd", "soap"};
+        keys.add("training.optimizer.lr", learning_rate, {0, 100}, "highest learning rate");
+        keys.add("training.optimizer.weight_decay", weight_decay, {0, 100}, "decoupled weight decay");
+        keys.add("training.optimizer.betas", betas, {.least = 0, .most = 0.999999999, .words = {"auto"}},
+                 "decay rates of the two running means; auto: [0.9, 0.999], of lion [0.9, 0.99]");
+        keys.add("training.optimizer.momentum", momentum, {0, 0.999999999}, "decay rate of muon's running mean");
+        keys.add_choice("training.optimizer.muon_size", muon_matches_adamw, {{"match_adamw", true}, {"original", false}},
+                        "size of muon's steps: that of AdamW's, 0.2 sqrt(max(rows, columns)), or sqrt(max(1, rows / columns))");
+        keys.add("training.optimizer.decay_vectors", decay_vectors, {}, "weight decay of parameters with one dimension, too: biases and norms");
+        keys.add_each("training.optimizer.groups", parameter_groups);
+        keys.add("training.scheduler.name", scheduler, {.words = {"cosine", "constant", "linear", "polynomial", "step", "exponential", "one_cycle", "plateau"}},
+                 "how the learning rate goes on after the warm-up");
+        keys.add("training.scheduler.warmup_steps", warmup_steps, {}, "steps in which the learning rate rises in a line");
+        keys.add("training.scheduler.min_lr", min_learning_rate, {0, 100},
+                 "learning rate at the end of cosine, linear and polynomial; lowest one of step and exponential");
+        keys.add("training.scheduler.power", power, {0, 100}, "of polynomial: (1 - t) to this power");
+        keys.add("training.scheduler.step_epochs", step_epochs, {1}, "of step: epochs after which the rate is multiplied by gamma");
+        keys.add("training.scheduler.gamma", gamma, {0, 1}, "factor of step (each step_epochs), exponential (each epoch) and plateau");
+        keys.add("training.scheduler.patience", plateau_patience, {}, "of plateau: validations without a better one before the rate falls");
+        keys.add("training.scheduler.threshold", threshold, {0, 1}, "of plateau: share by which a validation must be better to count");
+        keys.add("training.early_stop.patience", stop_patience, {}, "validations without a better one that end the run; 0: none do");
+        keys.add("training.early_stop.min_delta", stop_min_delta, {0, 1e6}, "by how much the mean rel_l2 must fall below the best to count as better");
+        keys.add("training.max_minutes", max_minutes, {0, 1e7}, "time after which a run saves and ends, to be gone on with by --resume; 0: no limit");
+        keys.add("training.keep_last", num_kept, {0, 1e6}, "newest checkpoints that stay besides last and best, as epoch_N");
+        keys.add("training.snapshot_interval", snapshot_interval, {}, "epochs between checkpoints that stay for good, as epoch_N; 0: none");
+        keys.add_choice("training.memory", memory, {{"stored", MemoryMode::Stored}, {"recomputed", MemoryMode::Recomputed}, {"streamed", MemoryMode::Streamed}},
+                        "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order");
+        keys.add("training.offload", offload, {}, "on devices: large tensors that backward needs wait for it in the host's memory; slower");
+        keys.add("training.graph_capture", graph_capture, {}, "on devices: steps whose shapes repeat are recorded and run again as one launch");
+        keys.add("training.exact", exact, {}, "losses and weights are the same bits on any number of ranks; for comparing runs, several times slower");
+        keys.add("training.save_interval", save_interval, {1}, "epochs between checkpoints");
+        keys.add("training.val_interval", val_interval, {1}, "epochs between validations");
+        keys.add_choice("training.order", shuffle, {{"shuffled", true}, {"fixed", false}}, "order of the cases in an epoch");
+        keys.add("training.order_file", order_file, {}, "JSON lines with `epoch` and `order` (ids of the cases), in place of training.order");
+        keys.add("training.init", init, {}, "file with initial weights: .safetensors, .mdlus or .pt");
+    }
 };
 
 /// Everything `meshard train` wants to know. Paths are as the user gave them, relative to the working folder.
 struct TrainingRunConfig {
-    std::string run_id;
-    std::filesystem::path output_dir;
+    std::string run_id = "run";
+    std::filesystem::path output_dir = "runs";
     std::int64_t seed = 0;
-    std::string device;  ///< as `device_of_rank` takes it
+    std::string device = "auto";
     DataConfig data;
     std::optional<DataConfig> volume;  ///< of cases with two parts, whose surface `data` is then
     ForceSettings forces;
     ModelConfig model;
     TrainingConfig training;
-    std::string backend;                ///< of MESHARD_BACKEND, or `auto`
+    std::string backend = "auto";
     std::int64_t num_data_groups = 0;   ///< 0: as many as fit
     std::int64_t num_domain_ranks = 0;  ///< 0: all that are left
-    bool shard_parameters = false;      ///< parameters, gradients and the optimiser's state are cut among all ranks
-    std::int64_t log_interval = 1;      ///< in steps
-    bool writes_events = false;         ///< for TensorBoard
-    bool writes_report = false;         ///< at the end of the run
+    bool shard_parameters = false;
+    std::int64_t log_interval = 1;
+    bool writes_events = false;
+    bool writes_report = false;
 
     std::filesystem::path run_dir() const { return output_dir / run_id; }
 
@@ -232,6 +440,27 @@ struct TrainingRunConfig {
     std::size_t num_parts() const { return volume ? 2 : 1; }
     /// Whether its points count in the loss by their areas or volumes.
     bool weighs_points(std::size_t part) const;
+
+    /// All keys but those of `model` and of `volume`.
+    void add_keys(SettingTable& keys)
+    {
+        keys.add("run_id", run_id, {}, "name of the run's folder");
+        keys.add("output_dir", output_dir, {}, "folder in which the runs' folders are made");
+        keys.add("seed", seed, {}, "seed of the initial weights, the order of cases, the split and the cut");
+        keys.add("device", device, {}, kDeviceMeaning);
+        data.add_keys(keys, forces);
+        training.add_keys(keys);
+        keys.add("parallel.data", num_data_groups, {.least = 1, .most = 1e6, .words = {"auto"}}, "groups of ranks that take different cases");
+        keys.add("parallel.domain", num_domain_ranks, {.least = 1, .most = 1e6, .words = {"auto"}},
+                 "ranks that share a case; auto: all that parallel.data leaves");
+        keys.add_choice("parallel.parameters", shard_parameters, {{"replicated", false}, {"sharded", true}},
+                        "parameters, gradients and optimiser state whole on every rank, or cut among all ranks: less memory, more messages");
+        keys.add("parallel.backend", backend, {.words = {"auto", "shm", "gloo", "mpi", "nccl"}},
+                 "transport between ranks; tensors of GPUs go over NCCL where each rank has a GPU, unless this says mpi");
+        keys.add("logging.every_n_steps", log_interval, {1}, "steps between lines of metrics.jsonl");
+        keys.add("logging.tensorboard", writes_events, {}, "the numbers of metrics.jsonl also as events, in tensorboard/ of the run's folder");
+        keys.add("logging.report", writes_report, {}, "at the end the page of meshard report, in report/ of the run's folder");
+    }
 };
 
 /// The table of all keys: those of one model, with its defaults, or of every model.

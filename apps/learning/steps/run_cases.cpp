@@ -94,7 +94,7 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
 {
     const auto room = [&](const at::Device& where) { return memory_of(where) / kShareOfCases / ranks_a_device(where, all); };
     const auto given = data.memory_budget;
-    const auto in_host = given ? static_cast<std::int64_t>(*given) : room(at::kCPU);
+    const auto in_host = given ? static_cast<std::int64_t>(1e9 * *given) : room(at::kCPU);
     const auto on_device = device.is_cpu() ? 0 : given ? std::min(room(device), in_host) : room(device);
     const auto bytes = cases.num_bytes();
     char text[200];

@@ -381,7 +381,7 @@ void Run::check_measures(std::size_t index) const
         }
     };
     if (config_.weighs_points(index)) {
-        const bool takes_areas = training.weighs_areas && index == 0, takes_volumes = training.weighs_volumes && (index == 1 || !config_.volume);
+        const bool takes_areas = training.weighs("areas") && index == 0, takes_volumes = training.weighs("volumes") && (index == 1 || !config_.volume);
         for (const auto* cases : {&stored.train, &stored.val, &stored.test}) require(*cases, "training.point_weights", takes_areas, takes_volumes);
     }
     if (data.num_sampled > 0 && data.sampling == SamplingKind::Areas) require(stored.train, "data.sampling", true, false);

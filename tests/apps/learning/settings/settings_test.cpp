@@ -11,20 +11,21 @@
 namespace meshard {
 namespace {
 
-constexpr SettingRule kRules[] = {
+const SettingRule kRules[] = {
     {.path = "name", .fallback = "run"},
     {.path = "root", .fallback = "???"},
-    {.path = "train.steps", .type = SettingType::Integer, .fallback = "10", .min = 1, .max = 100},
-    {.path = "train.rate", .type = SettingType::Number, .fallback = "1e-3", .min = 0},
-    {.path = "train.loss", .fallback = "mse", .words = "mse|l1", .not_yet = "huber"},
-    {.path = "train.betas", .type = SettingType::NumberList, .fallback = "[0.9, 0.999]"},
+    {.path = "train.steps", .type = SettingType::Integer, .fallback = "10", .bounds = {1, 100}},
+    {.path = "train.rate", .type = SettingType::Number, .fallback = "1e-3", .bounds = {0}},
+    {.path = "train.radius", .type = SettingType::Number, .bounds = {.least = 0, .above = true}},
+    {.path = "train.loss", .fallback = "mse", .bounds = {.words = {"mse", "l1"}}, .not_yet = {"huber"}},
+    {.path = "train.betas", .type = SettingType::NumberList, .fallback = "[0.9, 0.999]", .bounds = {.words = {"auto"}}, .length = 2},
     {.path = "train.fast", .type = SettingType::Boolean, .fallback = "false"},
-    {.path = "ranks", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1},
+    {.path = "ranks", .type = SettingType::Integer, .fallback = "auto", .bounds = {.least = 1, .words = {"auto"}}},
     {.path = "fields.*"},
     {.path = "fields.*.from"},
-    {.path = "fields.*.kind", .words = "kinematic|static"},
-    {.path = "inputs", .type = SettingType::TextList, .words = "points|normals"},
-    {.path = "share", .type = SettingType::NumberOrTextList, .min = 0, .max = 1},
+    {.path = "fields.*.kind", .bounds = {.words = {"kinematic", "static"}}},
+    {.path = "inputs", .type = SettingType::TextList, .bounds = {.words = {"points", "normals"}}},
+    {.path = "share", .type = SettingType::NumberOrTextList, .bounds = {0, 1}},
 };
 
 class SettingsTest : public testing::Test {
@@ -48,11 +49,11 @@ TEST_F(SettingsTest, TakeTheFileThenTheCommandLineThenDefaults)
     const auto settings = read("root: cases\ntrain: {steps: 20, rate: 2e-4}\n", {"train.steps=30", "train.fast=true"});
 
     EXPECT_EQ(settings.text("root"), "cases");
-    EXPECT_EQ(settings.integer("train.steps"), 30);
-    EXPECT_EQ(settings.number("train.rate"), 2e-4);
-    EXPECT_TRUE(settings.boolean("train.fast"));
+    EXPECT_EQ(settings.text("train.steps"), "30");
+    EXPECT_EQ(settings.text("train.rate"), "2e-4");
+    EXPECT_EQ(settings.text("train.fast"), "true");
     EXPECT_EQ(settings.text("name"), "run");
-    EXPECT_EQ(settings.numbers("train.betas"), (std::vector<double>{0.9, 0.999}));
+    EXPECT_EQ(settings.find("train.betas")->values, (std::vector<std::string>{"0.9", "0.999"}));
     EXPECT_EQ(settings.find("train.steps")->source, "command line");
     EXPECT_EQ(settings.find("train.rate")->source, "car.yaml:2:26");
     EXPECT_FALSE(settings.has("inputs"));
@@ -76,6 +77,11 @@ TEST_F(SettingsTest, RefuseWhatIsNoValueOfTheKey)
     EXPECT_TRUE(refuses("root: a\ntrain: {loss: mze}\n", "did you mean 'mse'?"));
     EXPECT_TRUE(refuses("root: a\ntrain: {loss: huber}\n", "huber is not implemented. Available: mse, l1"));
     EXPECT_TRUE(refuses("root: a\ntrain: {fast: 1}\n", "expected true or false"));
+    EXPECT_TRUE(refuses("root: a\ntrain: {fast: tru}\n", "did you mean 'true'?"));
+    EXPECT_TRUE(refuses("root: a\ntrain: {radius: 0}\n", "train.radius is '0'; expected a number above 0"));
+    EXPECT_TRUE(refuses("root: a\ntrain: {betas: [0.9]}\n", "train.betas is [0.9]; expected 2 numbers, or auto"));
+    EXPECT_TRUE(refuses("root: a\ntrain: {betas: [auto, auto]}\n", "train.betas is [auto, auto]; expected 2 numbers"));
+    EXPECT_EQ(read("root: a\ntrain: {betas: auto}\n").text("train.betas"), "auto");
     EXPECT_TRUE(refuses("root: a\nranks: many\n", "expected a whole number from 1, or auto"));
     EXPECT_TRUE(refuses("root: a\nshare: 1.5\n", "share is '1.5'"));
     EXPECT_TRUE(refuses("root: a\ninputs: [point]\n", "did you mean 'points'?"));

@@ -233,11 +233,11 @@ TEST_F(TrainingConfigTest, ReadsLosses)
     EXPECT_EQ(mixed.training.loss.terms[1].kind, LossKind::RelativeL2);
     EXPECT_EQ(mixed.training.loss.terms[1].weight, 0.05);
     EXPECT_EQ(mixed.training.field_weights.at("wss"), (std::vector<double>{1, 2, 3}));
-    EXPECT_TRUE(mixed.training.weighs_areas && !mixed.training.weighs_volumes);
+    EXPECT_TRUE(mixed.training.weighs("areas") && !mixed.training.weighs("volumes"));
     EXPECT_TRUE(mixed.data.has_measures);
     EXPECT_EQ(first_channel(mixed.data, "areas"), 6);
     EXPECT_FALSE(read().data.has_measures);
-    EXPECT_TRUE(read({"training.point_weights=volumes"}).training.weighs_volumes);
+    EXPECT_TRUE(read({"training.point_weights=volumes"}).training.weighs("volumes"));
 }
 
 TEST_F(TrainingConfigTest, ReadsGroupsOfParameters)
@@ -279,7 +279,7 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("run_id=..", "a folder of the run's own"));
     EXPECT_TRUE(refuses("run_id=.", "a folder of the run's own"));
     EXPECT_TRUE(refuses("run_id=", "'run_id=' has no value"));
-    EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]", "must be two numbers"));
+    EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]", "training.optimizer.betas is [0.9]; expected 2 numbers from 0 to 0.999999999, or auto"));
     EXPECT_TRUE(refuses("training.optimizer.groups.head.lr=1e-3", "training.optimizer.groups.head.match must say which parameters"));
     EXPECT_TRUE(refuses("training.optimizer.groups={head: {match: a, lrr: 1}}", "lrr"));
     EXPECT_TRUE(throws_with<UsageError>("needs a training.optimizer.lr above 0",
