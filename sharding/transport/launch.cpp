@@ -214,7 +214,12 @@ public:
 
     void finish() override
     {
-        for (const auto& backend : backends_) backend->barrier({})->wait();
+        try {
+            for (const auto& backend : backends_) backend->barrier({})->wait();
+        } catch (const std::exception& error) {
+            throw CommunicationError("launch: rank " + std::to_string(rank_) + " waits for the others to end their work: " + first_line(error.what()) +
+                                     ". See the other ranks' messages.");
+        }
     }
 
 private:

@@ -45,7 +45,7 @@ public:
     static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = kTimeoutSeconds, at::Device device = at::kCPU, Facts facts = {});
 
     /// Orderly end: waits for all ranks, then closes the connections. Without it (after an error) the destructor closes
-    /// at once, so that waiting ranks fail instead of hanging.
+    /// at once, so that waiting ranks fail instead of hanging. @throws CommunicationError if a rank ended without it
     virtual void finish() = 0;
     at::Device device() const { return device_; }  ///< device on which this rank computes
 

@@ -166,6 +166,26 @@ TEST(World, ConnectsOverGloo)
     std::filesystem::remove_all(pattern);
 }
 
+TEST(World, SaysAtItsEndThatARankLeftWithoutOne)
+{
+    for (const char* backend : {"shm", "gloo"}) {
+        setenv("MESHARD_BACKEND", backend, 1);
+        auto pattern = (std::filesystem::temp_directory_path() / "meshard-launch-XXXXXX").string();
+        ASSERT_TRUE(mkdtemp(pattern.data()));
+        std::vector<std::thread> ranks;
+        for (int rank = 0; rank < 2; ++rank) {
+            ranks.emplace_back([&, rank] {
+                const auto world = World::connect({rank, 2, rank, "environment", "file://" + pattern + "/store"}, 30);
+                const auto mesh = DeviceMesh::create(*world, {2}, {"domain"});
+                if (rank == 0) EXPECT_THROW(world->finish(), CommunicationError) << backend;
+            });
+        }
+        for (auto& rank : ranks) rank.join();
+        std::filesystem::remove_all(pattern);
+    }
+    unsetenv("MESHARD_BACKEND");
+}
+
 TEST(World, NamesWhatRanksDoNotHaveInCommon)
 {
     auto pattern = (std::filesystem::temp_directory_path() / "meshard-launch-XXXXXX").string();
