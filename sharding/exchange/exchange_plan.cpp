@@ -4,6 +4,7 @@
 #include "partition/error.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -38,7 +39,8 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     try {
         index_map.validate(group.rank());
         for (const auto owner : index_map.ghost_owners) {
-            if (owner < 0 || owner >= group.size()) throw InvalidInput("a ghost of part " + std::to_string(owner) + ", which is no rank");
+            if (owner < 0 || owner >= group.size())
+                throw InvalidInput(fmt::format("a ghost of part {}, which is no rank", owner));
         }
     } catch (const InvalidInput& error) {
         wrong = error.what();
@@ -52,8 +54,9 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     const auto all = group.all_gather_integers(mine);
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (!all[r].back()) {
-            throw InvalidInput("ExchangePlan: the index map of rank " + std::to_string(r) + " is not sound" + (wrong.empty() ? "." : ": " + wrong) +
-                               " Pass the maps of one partition with as many parts as ranks, each on its rank.");
+            throw InvalidInput(fmt::format("ExchangePlan: the index map of rank {} is not sound{} Pass the maps of one "
+                                           "partition with as many parts as ranks, each on its rank.",
+                                           r, wrong.empty() ? "." : ": " + wrong));
         }
     }
     mine.pop_back();
@@ -64,13 +67,14 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     std::vector<std::int64_t> sent;
     for (const auto id : std::span(requests.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(requests.numel()))) {
         const auto row = std::lower_bound(index_map.owned().begin(), index_map.owned().end(), id) - index_map.owned().begin();
-        if (row == index_map.num_owned || index_map.owned()[row] != id) wrong = "row " + std::to_string(id);
+        if (row == index_map.num_owned || index_map.owned()[row] != id) wrong = fmt::format("row {}", id);
         sent.push_back(row);
     }
     if (!group.all_agree(wrong.empty())) {
-        throw InvalidInput(
-            "ExchangePlan: " + (wrong.empty() ? std::string("a row that another rank") : wrong + ", which rank " + std::to_string(group.rank())) +
-            " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
+        throw InvalidInput("ExchangePlan: " +
+                           (wrong.empty() ? std::string("a row that another rank")
+                                          : fmt::format("{}, which rank {}", wrong, group.rank())) +
+                           " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
     }
     const auto plan = std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
     plan->is_agreed_ = false;
@@ -86,8 +90,9 @@ ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<
     const bool fits = send_counts_.size() == size && receive_counts_.size() == size && sum_of(send_counts_) == num_sent();
     const bool owned = std::all_of(sent_rows.begin(), sent_rows.end(), [&](std::int64_t row) { return row >= 0 && row < num_owned_; });
     if (!fits || !owned) {
-        throw InvalidInput("ExchangePlan: " + std::to_string(num_sent()) + " rows to send, counts for " + std::to_string(send_counts_.size()) +
-                           " ranks; expected a count for each of " + std::to_string(size) + " ranks and rows below " + std::to_string(num_owned_) + ".");
+        throw InvalidInput(fmt::format("ExchangePlan: {} rows to send, counts for {} ranks; expected a count for each "
+                                       "of {} ranks and rows below {}.",
+                                       num_sent(), send_counts_.size(), size, num_owned_));
     }
 }
 
@@ -103,8 +108,9 @@ at::Tensor ExchangePlan::sent_rows(const at::Device& device) const
 
 std::string to_string(const ExchangePlan& plan)
 {
-    return "ExchangePlan: " + std::to_string(plan.num_owned()) + " owned rows, " + std::to_string(plan.num_sent()) + " sent to ranks " +
-           ranks_in(plan.send_counts()) + ", " + std::to_string(plan.num_ghosts()) + " ghosts from ranks " + ranks_in(plan.receive_counts());
+    return fmt::format("ExchangePlan: {} owned rows, {} sent to ranks {}, {} ghosts from ranks {}", plan.num_owned(),
+                       plan.num_sent(), ranks_in(plan.send_counts()), plan.num_ghosts(),
+                       ranks_in(plan.receive_counts()));
 }
 
 }  // namespace meshard

@@ -5,6 +5,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/NCCLUtils.hpp>
 
 namespace meshard {
@@ -15,7 +16,7 @@ std::vector<Gpu> visible_gpus()
     for (c10::DeviceIndex i = 0; i < c10::cuda::device_count(); ++i) {
         const auto* properties = at::cuda::getDeviceProperties(i);
         gpus.push_back({properties->name,
-                        std::to_string(properties->major) + "." + std::to_string(properties->minor),
+                        fmt::format("{}.{}", properties->major, properties->minor),
                         static_cast<std::int64_t>(properties->totalGlobalMem),
                         0,
                         {}});
@@ -39,7 +40,7 @@ std::vector<Gpu> gpus_with_memory()
 std::vector<std::pair<std::string, std::string>> gpu_library_versions()
 {
     const auto runtime = at::detail::getCUDAHooks().versionCUDART();
-    return {{"CUDA", std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10)}, {"NCCL", c10d::getNcclVersion()}};
+    return {{"CUDA", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)}, {"NCCL", c10d::getNcclVersion()}};
 }
 
 }  // namespace meshard

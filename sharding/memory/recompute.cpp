@@ -11,6 +11,7 @@
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
+#include <fmt/core.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <array>
@@ -173,8 +174,10 @@ private:
         bool same = complete_ ? saved.size() == shapes_.size() : saved.size() >= shapes_.size();
         for (std::size_t i = 0; same && i < shapes_.size(); ++i) same = saved[i].sizes().equals(shapes_[i]) && saved[i].scalar_type() == types_[i];
         if (!same) {
-            throw InvalidInput("checkpoint: the second run of the function saved " + std::to_string(saved.size()) + " tensors for backward, the first one " +
-                               std::to_string(shapes_.size()) + ", or they differ in shape or type. Let it depend on nothing but its inputs and parameters.");
+            throw InvalidInput(fmt::format(
+                "checkpoint: the second run of the function saved {} tensors for backward, the first one {}, or they "
+                "differ in shape or type. Let it depend on nothing but its inputs and parameters.",
+                saved.size(), shapes_.size()));
         }
         saved_ = std::move(saved);
     }

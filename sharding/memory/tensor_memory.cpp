@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <list>
@@ -64,7 +65,7 @@ private:
         if (block == MAP_FAILED) {
             in_use_ -= size;
             throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
-                                        "no memory for a tensor of " + std::to_string(size) + " bytes");
+                                        fmt::format("no memory for a tensor of {} bytes", size));
         }
         // The system uses ordinary pages if it has no huge ones.
         if (size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);

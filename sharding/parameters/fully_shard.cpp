@@ -12,6 +12,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -533,8 +534,9 @@ at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) 
 {
     const auto& entry = *state_->trained.at(i);
     if (local.sizes() != entry.local.sizes()) {
-        throw InvalidInput("as_shard: " + std::to_string(local.numel()) + " values for the part of '" + entry.name + "', which has " +
-                           std::to_string(entry.local.numel()) + ". Pass a state of that parameter.");
+        throw InvalidInput(
+            fmt::format("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
+                        local.numel(), entry.name, entry.local.numel()));
     }
     return wrap(local.detach(), entry_spec(*state_, entry));
 }
@@ -584,9 +586,12 @@ Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout&
     const bool fits = dim >= 0 && dim < parameter.dim() && cut.blocks == 1 && static_cast<std::int64_t>(cut.extents->size()) == state.ranks().size() &&
                       cut.total() == parameter.size(dim);
     if (!fits || state.num_data > 1) {
-        throw InvalidInput("fully_shard: '" + name + "' cannot be kept in parts: " +
-                           (fits ? "there are " + std::to_string(state.num_data) + " ranks of 'data', and parts are for one. Gather it as the others."
-                                 : "the extents must be one for each of " + std::to_string(state.ranks().size()) + " ranks and make up the dimension."));
+        throw InvalidInput(
+            "fully_shard: '" + name + "' cannot be kept in parts: " +
+            (fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.",
+                                state.num_data)
+                  : fmt::format("the extents must be one for each of {} ranks and make up the dimension.",
+                                state.ranks().size())));
     }
     Entry entry{name, parameter.sizes().vec(), 0, parameter.numel(), *cut.extents, parameter, parameter.requires_grad(), dim};
     parameter.mutable_grad() = at::Tensor();

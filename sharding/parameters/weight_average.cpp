@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <string>
@@ -14,7 +15,8 @@ namespace meshard {
 
 WeightAverage::WeightAverage(std::vector<at::Tensor> parameters, double decay) : parameters_(std::move(parameters)), decay_(decay)
 {
-    if (!(decay > 0 && decay < 1)) throw InvalidInput("WeightAverage: the decay is " + std::to_string(decay) + "; give a number between 0 and 1.");
+    if (!(decay > 0 && decay < 1))
+        throw InvalidInput(fmt::format("WeightAverage: the decay is {:f}; give a number between 0 and 1.", decay));
     restart();
 }
 

@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
@@ -37,14 +38,15 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
 {
     const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     if (shape.size() != axis_names.size() || shape.empty()) {
-        throw InvalidInput("DeviceMesh: " + std::to_string(shape.size()) + " sizes for " + std::to_string(axis_names.size()) +
-                           " axis names; give one size an axis.");
+        throw InvalidInput(fmt::format("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(),
+                                       axis_names.size()));
     }
     if (product != factory.size() || *std::min_element(shape.begin(), shape.end()) < 1) {
         std::string text;
         for (const auto size : shape) text += (text.empty() ? "" : " x ") + std::to_string(size);
-        throw InvalidInput("DeviceMesh: " + text + " makes " + std::to_string(product) + " ranks, but there are " + std::to_string(factory.size()) +
-                           ". Start as many ranks as the axes multiply to.");
+        throw InvalidInput(
+            fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
+                        text, product, factory.size()));
     }
 
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);
@@ -65,7 +67,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
         std::vector<int> line;
         for (std::int64_t i = 0; i < mesh->shape_[axis]; ++i) line.push_back(static_cast<int>(first + i * stride));
         const auto& name = mesh->axis_names_[axis];
-        mesh->groups_.push_back(factory.make_group(line, name + "." + std::to_string(first), name, mesh->counter_));
+        mesh->groups_.push_back(factory.make_group(line, fmt::format("{}.{}", name, first), name, mesh->counter_));
     }
     if (mesh->num_axes() > 1) {
         for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
@@ -95,9 +97,10 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
     const auto hashes = all_.all_gather_integers(own);
     for (std::size_t r = 0; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0]) {
-            throw InvalidInput("random numbers on a device mesh: the generators of rank 0 and rank " + std::to_string(r) +
-                               " are in different states; the parts of a random tensor would not fit together. Call torch::manual_seed with the same "
-                               "number on every rank first.");
+            throw InvalidInput(fmt::format("random numbers on a device mesh: the generators of rank 0 and rank {} are "
+                                           "in different states; the parts of a random tensor would not fit together. "
+                                           "Call torch::manual_seed with the same number on every rank first.",
+                                           r));
         }
     }
     compared_.insert(device.type());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/ranks/placement.h"
 
+#include <fmt/core.h>
+
 namespace meshard {
 
 std::string to_string(const Placement& placement)
@@ -9,7 +11,7 @@ std::string to_string(const Placement& placement)
     case Placement::Kind::Replicate:
         return "Replicate";
     case Placement::Kind::Shard:
-        return "Shard(" + std::to_string(placement.dim) + ")";
+        return fmt::format("Shard({})", placement.dim);
     case Placement::Kind::Partial:
         break;
     }

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
@@ -236,7 +237,7 @@ std::string RankGroup::describe_failure(const std::string& what, const std::stri
         }
         if (names_.empty()) break;
     }
-    std::string message = what + " over '" + axis_ + "' failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
+    std::string message = fmt::format("{} over '{}' failed on rank {} of {}: ", what, axis_, rank_, size_);
     if (!gone.empty()) return message + "rank " + gone + " has ended. See its own message for the reason; start the run again.";
     const auto line_end = error.find('\n');
     return message + "a rank did not answer (" + error.substr(0, std::min<std::size_t>(line_end, 160)) +

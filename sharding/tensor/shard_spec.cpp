@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <numeric>
 
 namespace meshard {
@@ -95,7 +97,7 @@ void ShardSpec::validate() const
     if (!device_mesh) fail("there is no device mesh", "Pass the device mesh of the ranks that hold the parts.");
     const auto num_axes = device_mesh->num_axes();
     if (static_cast<std::int64_t>(axes.size()) != num_axes) {
-        fail(std::to_string(axes.size()) + " layouts for a device mesh of " + std::to_string(num_axes) + " axes", "Give one layout an axis.");
+        fail(fmt::format("{} layouts for a device mesh of {} axes", axes.size(), num_axes), "Give one layout an axis.");
     }
     for (std::int64_t a = 0; a < num_axes; ++a) {
         const auto& axis = axes[a];
@@ -105,15 +107,18 @@ void ShardSpec::validate() const
         if (!axis.extents) fail(where() + "has no extents", "Pass the number of rows of each rank.");
         const auto found = static_cast<std::int64_t>(axis.extents->size());
         if (found != num_ranks) {
-            fail(where() + "has " + std::to_string(found) + " extents, expected " + std::to_string(num_ranks),
+            fail(fmt::format("{}has {} extents, expected {}", where(), found, num_ranks),
                  "Pass one extent for each rank, 0 for a rank without rows.");
         }
         for (std::int64_t r = 0; r < num_ranks; ++r) {
             if ((*axis.extents)[r] < 0)
-                fail(where() + "has the extent " + std::to_string((*axis.extents)[r]) + " on rank " + std::to_string(r), "Expected 0 or more.");
+                fail(fmt::format("{}has the extent {} on rank {}", where(), (*axis.extents)[r], r),
+                     "Expected 0 or more.");
         }
-        if (axis.blocks < 1) fail(where() + "has " + std::to_string(axis.blocks) + " blocks", "Expected 1 or more.");
-        if (axis.placement.dim < 0) fail(where() + "cuts dimension " + std::to_string(axis.placement.dim), "Count the dimension from the front.");
+        if (axis.blocks < 1) fail(fmt::format("{}has {} blocks", where(), axis.blocks), "Expected 1 or more.");
+        if (axis.placement.dim < 0)
+            fail(fmt::format("{}cuts dimension {}", where(), axis.placement.dim),
+                 "Count the dimension from the front.");
     }
 }
 
@@ -144,8 +149,9 @@ SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<co
     const auto sum = std::accumulate(extents->begin(), extents->end(), std::int64_t{0});
     for (const auto& rank : all) {
         if (rank[1] != sum) {
-            throw InvalidInput("shard_spec: the ranks own " + std::to_string(sum) + " rows together, but one holds a part of " + std::to_string(rank[1]) +
-                               " rows. Load the parts of one and the same mesh, each on one rank.");
+            throw InvalidInput(fmt::format("shard_spec: the ranks own {} rows together, but one holds a part of {} "
+                                           "rows. Load the parts of one and the same mesh, each on one rank.",
+                                           sum, rank[1]));
         }
     }
     std::vector<AxisLayout> axes(device_mesh->num_axes());
@@ -168,7 +174,7 @@ std::string to_string(const ShardSpec& spec)
         text += (a ? ", " : "") + to_string(axis.placement);
         if (axis.is_shard()) {
             text += " of ";
-            if (axis.blocks > 1) text += std::to_string(axis.blocks) + " x (";
+            if (axis.blocks > 1) text += fmt::format("{} x (", axis.blocks);
             for (std::size_t r = 0; r < axis.extents->size(); ++r) text += (r ? "+" : "") + std::to_string((*axis.extents)[r]);
             if (axis.blocks > 1) text += ")";
         }

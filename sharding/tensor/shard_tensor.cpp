@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
+#include <fmt/core.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -248,13 +249,14 @@ void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* wher
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
         if (dim < 0 || dim >= local.dim()) {
-            throw InvalidInput(std::string(where) + ": " + to_string(spec) + " of a tensor with " + std::to_string(local.dim()) +
-                               " dimensions. Shard a dimension that it has.");
+            throw InvalidInput(fmt::format("{}: {} of a tensor with {} dimensions. Shard a dimension that it has.",
+                                           where, to_string(spec), local.dim()));
         }
         const auto expected = axis.blocks * (*axis.extents)[spec.device_mesh->coordinate(a)];
         if (local.size(dim) != expected) {
-            throw InvalidInput(std::string(where) + ": dimension " + std::to_string(dim) + " of the local tensor has " + std::to_string(local.size(dim)) +
-                               " entries, the layout says " + std::to_string(expected) + " (" + to_string(spec) + "). Pass the owned rows of this rank.");
+            throw InvalidInput(fmt::format("{}: dimension {} of the local tensor has {} entries, the layout says {} "
+                                           "({}). Pass the owned rows of this rank.",
+                                           where, dim, local.size(dim), expected, to_string(spec)));
         }
     }
 }
@@ -403,8 +405,9 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
 at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh, c10::ArrayRef<Placement> placements)
 {
     if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
-        throw InvalidInput("from_local: " + std::to_string(placements.size()) + " placements for a device mesh of " + std::to_string(device_mesh->num_axes()) +
-                           " axes. Give one placement an axis.");
+        throw InvalidInput(
+            fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
+                        placements.size(), device_mesh->num_axes()));
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -414,7 +417,8 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             auto& dim = axes[a].placement.dim;
             if (dim < 0) dim += local.dim();
             if (dim < 0 || dim >= local.dim()) {
-                throw InvalidInput("from_local: " + to_string(placements[a]) + " of a tensor with " + std::to_string(local.dim()) + " dimensions.");
+                throw InvalidInput(fmt::format("from_local: {} of a tensor with {} dimensions.",
+                                               to_string(placements[a]), local.dim()));
             }
             auto extents = std::make_shared<Extents>();
             for (const auto& shape : shapes) extents->push_back(shape[dim]);
@@ -424,9 +428,9 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             for (std::int64_t d = 0; d < local.dim(); ++d) {
                 const bool cut = placements[a].is_shard() && d == axes[a].placement.dim;
                 if (!cut && shapes[r][d] != shapes[0][d]) {
-                    throw InvalidInput("from_local: dimension " + std::to_string(d) + " has " + std::to_string(shapes[0][d]) + " entries on rank 0 and " +
-                                       std::to_string(shapes[r][d]) + " on rank " + std::to_string(r) + " of axis '" + device_mesh->axis_names()[a] +
-                                       "'. Only the dimension that is cut may differ.");
+                    throw InvalidInput(fmt::format("from_local: dimension {} has {} entries on rank 0 and {} on rank "
+                                                   "{} of axis '{}'. Only the dimension that is cut may differ.",
+                                                   d, shapes[0][d], shapes[r][d], r, device_mesh->axis_names()[a]));
                 }
             }
         }
@@ -474,8 +478,9 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
 {
     const auto& source = spec_of(tensor);
     if (placements.size() != source->axes.size()) {
-        throw InvalidInput("redistribute: " + std::to_string(placements.size()) + " placements for a device mesh of " + std::to_string(source->axes.size()) +
-                           " axes. Give one placement an axis.");
+        throw InvalidInput(
+            fmt::format("redistribute: {} placements for a device mesh of {} axes. Give one placement an axis.",
+                        placements.size(), source->axes.size()));
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -484,7 +489,8 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
         if (placements[a].is_shard()) {
             if (dim < 0) dim += tensor.dim();
             if (dim < 0 || dim >= tensor.dim()) {
-                throw InvalidInput("redistribute: " + to_string(placements[a]) + " of a tensor with " + std::to_string(tensor.dim()) + " dimensions.");
+                throw InvalidInput(fmt::format("redistribute: {} of a tensor with {} dimensions.",
+                                               to_string(placements[a]), tensor.dim()));
             }
         }
         if (source->axes[a].placement == axes[a].placement) {

@@ -6,6 +6,7 @@
 #include "sharding/transport/nccl_backend.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -200,11 +201,11 @@ private:
         const bool can_use = transport != transports.end() && transport->second.why_not().empty();
         const auto card = can_use ? transport->second.name + " " + transport->second.identity(device) : std::string();
         const auto type = std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-        store_->set(type + "." + std::to_string(getRank()), std::vector<std::uint8_t>(card.begin(), card.end()));
+        store_->set(fmt::format("{}.{}", type, getRank()), std::vector<std::uint8_t>(card.begin(), card.end()));
         std::set<std::string> cards;
         bool all_can = true;
         for (int r = 0; r < getSize(); ++r) {
-            const auto bytes = store_->get(type + "." + std::to_string(r));
+            const auto bytes = store_->get(fmt::format("{}.{}", type, r));
             all_can &= !bytes.empty();
             cards.emplace(bytes.begin(), bytes.end());
         }
@@ -213,8 +214,9 @@ private:
             return {chosen.name, chosen.connect(c10::make_intrusive<c10d::PrefixStore>(chosen.name, store_), getRank(), getSize(), limit_)};
         }
         if (can_use && transport->second.name == required_) {
-            throw CommunicationError("launch: " + required_ + " needs a device for each rank, but " + std::to_string(getSize()) + " ranks have " +
-                                     std::to_string(cards.size()) + ". Start fewer ranks, or leave MESHARD_BACKEND unset.");
+            throw CommunicationError(fmt::format("launch: {} needs a device for each rank, but {} ranks have {}. Start "
+                                                 "fewer ranks, or leave MESHARD_BACKEND unset.",
+                                                 required_, getSize(), cards.size()));
         }
         return {};
     }

@@ -2,6 +2,7 @@
 #include "sharding/transport/direct_rows.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -39,7 +40,7 @@ std::int64_t through_ring(const std::vector<std::int64_t>& sizes, std::size_t be
 
 std::string mismatch(int sender, std::int64_t sent, std::int64_t expected)
 {
-    return "all_to_all: rank " + std::to_string(sender) + " sends " + std::to_string(sent) + " bytes, expected " + std::to_string(expected);
+    return fmt::format("all_to_all: rank {} sends {} bytes, expected {}", sender, sent, expected);
 }
 
 }  // namespace
@@ -66,7 +67,8 @@ DirectRows::DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStr
 
     if (is_written_to && peers_.memory->offset_of(received_) < 0) {
         target_ = peers_.memory->empty(received_.sizes(), received_.options());
-        if (!target_.defined()) throw std::runtime_error("no memory for " + std::to_string(receive) + " bytes of other ranks' rows");
+        if (!target_.defined())
+            throw std::runtime_error(fmt::format("no memory for {} bytes of other ranks' rows", receive));
     }
     auto numbers = send_bytes;  // then one target offset for each rank, and the number of bytes expected from each rank
     numbers[me] = 0;

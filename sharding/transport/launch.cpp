@@ -6,6 +6,7 @@
 #include "sharding/transport/mpi_backend.h"
 #include "sharding/transport/shared_memory_backend.h"
 
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -34,9 +35,10 @@ int number(const char* variable)
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-        throw InvalidInput(std::string("launch: the environment variable ") + variable + " is " + (text.empty() ? "not set" : "'" + text + "'") +
-                           ", expected a number up to " + std::to_string(std::numeric_limits<int>::max()) +
-                           ". Start with torchrun, srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.");
+        throw InvalidInput(
+            fmt::format("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
+                        "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
+                        variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max()));
     }
     return value;
 }
@@ -50,8 +52,9 @@ std::optional<double> wanted_timeout()
     int seconds = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
     if (error == std::errc() && end == text.data() + text.size() && seconds >= 1 && seconds <= kMost) return seconds;
-    throw InvalidInput("launch: the environment variable MESHARD_TIMEOUT_SECONDS is '" + text + "', expected a whole number of seconds from 1 to " +
-                       std::to_string(kMost) + ".");
+    throw InvalidInput(fmt::format("launch: the environment variable MESHARD_TIMEOUT_SECONDS is '{}', expected a whole "
+                                   "number of seconds from 1 to {}.",
+                                   text, kMost));
 }
 
 int number_or(const char* variable, int otherwise)
@@ -92,9 +95,10 @@ std::string hostname()
 
 InvalidInput no_rendezvous(const LaunchInfo& info)
 {
-    return InvalidInput("launch: " + std::to_string(info.size) + " ranks (from " + info.source +
-                        ") need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port, or "
-                        "MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.");
+    return InvalidInput(
+        fmt::format("launch: {} ranks (from {}) need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT "
+                    "to the host of rank 0 and a free port, or MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.",
+                    info.size, info.source));
 }
 
 }  // namespace
@@ -140,8 +144,8 @@ LaunchInfo detect_launch()
     }
 
     if (info.size < 1 || info.rank < 0 || info.rank >= info.size) {
-        throw InvalidInput("launch: rank " + std::to_string(info.rank) + " of " + std::to_string(info.size) + " (from " + info.source +
-                           ") makes no sense; expected 0 <= rank < size.");
+        throw InvalidInput(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.",
+                                       info.rank, info.size, info.source));
     }
     if (info.size > 1) {
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
@@ -179,7 +183,7 @@ public:
     {
         StoreWorld world(info);
         world.connect_store(info, kLastWait);
-        world.write("rank." + std::to_string(info.rank), kFailed + message);
+        world.write(fmt::format("rank.{}", info.rank), kFailed + message);
         world.wait_for_others_to_read();
     }
 
@@ -194,7 +198,7 @@ public:
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
         // The name has a counter, since the same axis may be built more than once in a run.
-        const auto prefix = name + "#" + std::to_string(num_groups_[name]++);
+        const auto prefix = fmt::format("{}#{}", name, num_groups_[name]++);
         std::vector<std::string> names;
         for (const int r : ranks) names.push_back(names_[r]);
         try {
@@ -207,8 +211,9 @@ public:
         } catch (const Error&) {
             throw;
         } catch (const std::exception& error) {
-            throw CommunicationError("launch: rank " + std::to_string(rank_) + " could not connect to the other ranks of '" + axis + "' within " +
-                                     std::to_string(timeout_.count() / 1000) + " s: " + first_line(error.what()));
+            throw CommunicationError(
+                fmt::format("launch: rank {} could not connect to the other ranks of '{}' within {} s: {}", rank_, axis,
+                            timeout_.count() / 1000, first_line(error.what())));
         }
     }
 
@@ -217,8 +222,8 @@ public:
         try {
             for (const auto& backend : backends_) backend->barrier({})->wait();
         } catch (const std::exception& error) {
-            throw CommunicationError("launch: rank " + std::to_string(rank_) + " waits for the others to end their work: " + first_line(error.what()) +
-                                     ". See the other ranks' messages.");
+            throw CommunicationError(fmt::format("launch: rank {} waits for the others to end their work: {}. See the other ranks' messages.", rank_,
+                                                 first_line(error.what())));
         }
     }
 
@@ -264,8 +269,9 @@ private:
         } catch (const Error&) {
             throw;
         } catch (const std::exception& error) {
-            throw CommunicationError("launch: rank " + std::to_string(rank_) + " could not reach the rendezvous " + place + " within " +
-                                     std::to_string(timeout.count() / 1000) + " s: " + first_line(error.what()) + ". Is rank 0 running, and is the port free?");
+            throw CommunicationError(fmt::format("launch: rank {} could not reach the rendezvous {} within {} s: {}. "
+                                                 "Is rank 0 running, and is the port free?",
+                                                 rank_, place, timeout.count() / 1000, first_line(error.what())));
         }
     }
 
@@ -275,16 +281,17 @@ private:
     {
         const bool is_of_agent = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
         const auto hash = std::to_string(hash_of(facts));
-        const auto own = hostname() + ":" + std::to_string(getpid());
+        const auto own = fmt::format("{}:{}", hostname(), getpid());
         const std::vector<std::uint8_t> claim(own.begin(), own.end());
-        const auto claimed = store_->compareSet("process." + std::to_string(rank_), {}, claim);
+        const auto claimed = store_->compareSet(fmt::format("process.{}", rank_), {}, claim);
         const std::string first(claimed.begin(), claimed.end());
         if (first != own && !has_ended(first)) {
-            throw InvalidInput("launch: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " is process " + first + " already, and this one, " +
-                               own + ", too. Give each its own RANK, or the run a rendezvous of its own.");
+            throw InvalidInput(fmt::format("launch: rank {} of {} is process {} already, and this one, {}, too. Give "
+                                           "each its own RANK, or the run a rendezvous of its own.",
+                                           rank_, size_, first, own));
         }
-        if (first != own) write("process." + std::to_string(rank_), own);  // replaces the entry of an earlier run
-        write("rank." + std::to_string(rank_), hash + " " + own);
+        if (first != own) write(fmt::format("process.{}", rank_), own);  // replaces the entry of an earlier run
+        write(fmt::format("rank.{}", rank_), hash + " " + own);
         has_met = true;
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
         names_.resize(size_);
@@ -294,14 +301,15 @@ private:
             missing.clear();
             for (int r = 0; r < size_; ++r) {
                 if (!names_[r].empty()) continue;
-                auto text = read("rank." + std::to_string(r));
+                auto text = read(fmt::format("rank.{}", r));
                 const auto space = text.find(' ');
                 // torchrun's store outlives a command, and a script may start several: entries of processes that have
                 // ended are ignored.
                 if (is_of_agent && space != std::string::npos && has_ended(text.substr(space + 1))) text.clear();
                 if (text.starts_with(kFailed)) {
                     wait_for_others_to_read();
-                    throw CommunicationError("launch: rank " + std::to_string(r) + " has failed: " + text.substr(std::strlen(kFailed)));
+                    throw CommunicationError(
+                        fmt::format("launch: rank {} has failed: {}", r, text.substr(std::strlen(kFailed))));
                 }
                 if (text.empty())
                     missing += (missing.empty() ? "" : ", ") + std::to_string(r);
@@ -312,20 +320,23 @@ private:
             }
         } while (!missing.empty() && std::chrono::steady_clock::now() < deadline);
         if (missing.empty()) return;
-        throw CommunicationError("launch: rank " + missing + " of " + std::to_string(size_) + " did not connect within " +
-                                 std::to_string(static_cast<int>(timeout_seconds)) +
-                                 " s. See that rank's own messages, and whether its verb, RANK, MASTER_ADDR and MASTER_PORT are right.");
+        throw CommunicationError(
+            fmt::format("launch: rank {} of {} did not connect within {} s. See that rank's own messages, and whether "
+                        "its verb, RANK, MASTER_ADDR and MASTER_PORT are right.",
+                        missing, size_, static_cast<int>(timeout_seconds)));
     }
 
     /// Called on every rank if facts differ: writes this rank's facts, and reads the others' that arrive within some
     /// seconds.
     RanksDisagree disagreement(const Facts& facts)
     {
-        write("facts." + std::to_string(rank_), pack(facts));
+        write(fmt::format("facts.{}", rank_), pack(facts));
         std::vector<std::string> packed(size_);
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
-            while ((packed[r] = read("facts." + std::to_string(r))).empty() && std::chrono::steady_clock::now() < deadline) usleep(2000);
+            while ((packed[r] = read(fmt::format("facts.{}", r))).empty() &&
+                   std::chrono::steady_clock::now() < deadline)
+                usleep(2000);
         }
         wait_for_others_to_read();
         return RanksDisagree(packed);
@@ -345,11 +356,12 @@ private:
     /// some seconds.
     void wait_for_others_to_read()
     {
-        write("read." + std::to_string(rank_), "1");
+        write(fmt::format("read.{}", rank_), "1");
         if (rank_ != 0) return;
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
-            while (!store_->check({"read." + std::to_string(r)}) && std::chrono::steady_clock::now() < deadline) usleep(2000);
+            while (!store_->check({fmt::format("read.{}", r)}) && std::chrono::steady_clock::now() < deadline)
+                usleep(2000);
         }
     }
 
@@ -437,8 +449,10 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
             if (over_mpi) return world;
             world->finish();
         } else if (backend == "mpi") {
-            throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) + " ranks that " + info.source +
-                                     " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
+            throw CommunicationError(
+                fmt::format("launch: MESHARD_BACKEND=mpi, but MPI does not see the {} ranks that {} started, or this "
+                            "build has no MPI. Start with mpirun, or leave it to Gloo.",
+                            info.size, info.source));
         }
     }
     return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device, facts);

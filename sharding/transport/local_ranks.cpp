@@ -2,6 +2,8 @@
 #include "partition/error.h"
 #include "sharding/transport/launch.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -107,10 +109,10 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
         for (const char* name : replaced) keep &= !text.starts_with(name);
         if (keep) variables.push_back(text);
     }
-    variables.push_back("RANK=" + std::to_string(rank));
-    variables.push_back("WORLD_SIZE=" + std::to_string(size));
-    variables.push_back("LOCAL_RANK=" + std::to_string(rank));
-    variables.push_back("LOCAL_WORLD_SIZE=" + std::to_string(size));
+    variables.push_back(fmt::format("RANK={}", rank));
+    variables.push_back(fmt::format("WORLD_SIZE={}", size));
+    variables.push_back(fmt::format("LOCAL_RANK={}", rank));
+    variables.push_back(fmt::format("LOCAL_WORLD_SIZE={}", size));
     variables.push_back("MESHARD_LAUNCH=env");
     variables.push_back("MESHARD_RENDEZVOUS=file://" + (folder / "store").string());
     variables.push_back(kFailureFolder + ("=" + folder.string()));
@@ -131,7 +133,8 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     if (pid == 0 && delays_signals)
         for (const int signal : {SIGINT, SIGHUP}) sigaddset(&before, signal);
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0) throw CommunicationError("--nproc: cannot start rank " + std::to_string(rank) + ": " + std::strerror(errno) + ".");
+    if (pid < 0)
+        throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive the launcher
         if (getppid() != parent) _exit(kExitOfDeadRank);
@@ -167,7 +170,7 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
         if (status[rank] == 0) continue;
         Failure failure{rank, WIFEXITED(status[rank]) ? WEXITSTATUS(status[rank]) : kExitOfDeadRank, {}};
         int kind = 2;
-        std::ifstream file(folder / ("failure." + std::to_string(rank)));
+        std::ifstream file(folder / fmt::format("failure.{}", rank));
         std::string first_line;
         if (std::getline(file, first_line)) {
             failure.message.assign(std::istreambuf_iterator<char>(file), {});
@@ -178,11 +181,11 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
             kind = 2;
         } else if (WIFSIGNALED(status[rank])) {
             const int signal = WTERMSIG(status[rank]);
-            failure.message = "meshard: rank " + std::to_string(rank) + " was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) +
-                              (signal == SIGKILL ? "; out of memory?" : "") + "). All ranks have stopped.";
+            failure.message = fmt::format("meshard: rank {} was killed by signal {} ({}{}). All ranks have stopped.",
+                                          rank, signal, strsignal(signal), signal == SIGKILL ? "; out of memory?" : "");
             kind = 0;
         } else if (failure.message.empty() && !is_result_of_all) {
-            failure.message = "meshard: rank " + std::to_string(rank) + " ended with exit code " + std::to_string(failure.exit_code) + ".";
+            failure.message = fmt::format("meshard: rank {} ended with exit code {}.", rank, failure.exit_code);
         }
         if (kind < best_class) {
             best_class = kind;

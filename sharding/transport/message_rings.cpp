@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/message_rings.h"
 
+#include <fmt/core.h>
+
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -108,8 +110,9 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
     rings.peek(peer, MessageRings::kLine, copy);
     std::memcpy(&header, bytes.data(), sizeof header);
     if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
-        throw std::runtime_error(std::string("the ranks call different collectives: here ") + name_of(expected.kind) + " of " + std::to_string(expected.bytes) +
-                                 " bytes, on rank " + std::to_string(peer) + " " + name_of(header.kind) + " of " + std::to_string(header.bytes));
+        throw std::runtime_error(
+            fmt::format("the ranks call different collectives: here {} of {} bytes, on rank {} {} of {}",
+                        name_of(expected.kind), expected.bytes, peer, name_of(header.kind), header.bytes));
     }
     if (rings.available(peer) < n) return false;
     rings.peek(peer, n, copy);

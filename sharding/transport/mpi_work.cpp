@@ -2,6 +2,7 @@
 #include "sharding/transport/mpi_work.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <sched.h>
@@ -21,7 +22,7 @@ bool is_done(MPI_Request& request, int bytes = -1)
     if (done == 0 || bytes < 0) return done != 0;
     MPI_Get_count(&status, MPI_BYTE, &count);
     if (count != bytes) {
-        throw std::runtime_error("rank " + std::to_string(status.MPI_SOURCE) + " sends " + std::to_string(count) + " bytes, expected " + std::to_string(bytes));
+        throw std::runtime_error(fmt::format("rank {} sends {} bytes, expected {}", status.MPI_SOURCE, count, bytes));
     }
     return true;
 }
@@ -107,7 +108,8 @@ bool MpiWork::wait(std::chrono::milliseconds timeout)
             if (isCompleted()) return true;  // the rank may have sent everything before it left
             throw std::runtime_error(who);
         }
-        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
+        if (std::chrono::steady_clock::now() > deadline)
+            throw std::runtime_error(fmt::format("no answer within {} s", limit.count() / 1000));
     }
     return true;
 }
@@ -117,7 +119,7 @@ std::string MpiWork::who_has_left() const
     int has_left = 0;
     MPI_Status status;
     check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kFarewellTag, communicator_, &has_left, &status), "probe");
-    return has_left ? "rank " + std::to_string(status.MPI_SOURCE) + " has left" : "";
+    return has_left ? fmt::format("rank {} has left", status.MPI_SOURCE) : "";
 }
 
 bool MpiWork::can_be_left() noexcept
@@ -178,8 +180,8 @@ bool MpiRows::advance(Written& written)
     auto& offset = written.target.offset;
     // Writing more would overwrite what follows the target.
     if (!had_target && written.target.bytes != written.end - written.begin) {
-        throw std::runtime_error("all_to_all: " + std::to_string(written.end - written.begin) + " bytes are sent to rank " + std::to_string(written.rank) +
-                                 ", which expects " + std::to_string(written.target.bytes));
+        throw std::runtime_error(fmt::format("all_to_all: {} bytes are sent to rank {}, which expects {}",
+                                             written.end - written.begin, written.rank, written.target.bytes));
     }
     if (!had_target && offset < 0) {
         send(written.rank, written.begin, written.end);

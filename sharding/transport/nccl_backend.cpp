@@ -3,9 +3,9 @@
 
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGraphsUtils.cuh>
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <cstdio>
 #include <cstdlib>
 
 namespace meshard {
@@ -18,11 +18,8 @@ std::string identity_of_gpu(const at::Device& device)
 {
     const char* const host = std::getenv("NCCL_HOSTID");
     std::string text = host ? host + std::string(" ") : "";
-    for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
-        char digits[3];
-        std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
-        text += digits;
-    }
+    for (const unsigned char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes)
+        text += fmt::format("{:02x}", byte);
     return text;
 }
 

@@ -2,6 +2,7 @@
 #include "sharding/transport/peer_memory.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <fcntl.h>
 #include <iterator>
@@ -129,7 +130,7 @@ at::Tensor empty_for_peers(const std::shared_ptr<PeerMemory>& memory, at::IntArr
 std::unique_ptr<PeerView> PeerView::open(const PeerMemory::Address& address)
 {
     const auto [process, number, token] = address;
-    const auto path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
+    const auto path = fmt::format("/proc/{}/fd/{}", process, number);
     const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (file < 0) return nullptr;
     struct stat status{};

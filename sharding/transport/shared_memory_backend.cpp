@@ -8,6 +8,7 @@
 #include "sharding/transport/ring_collectives.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>
@@ -160,7 +161,7 @@ public:
                 if (progresses_to(work)) return;  // the rank may have sent everything before it left
                 throw std::runtime_error(reason);
             }
-            if (now > *deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
+            if (now > *deadline) throw std::runtime_error(fmt::format("no answer within {} s", limit.count() / 1000));
         }
     }
 
@@ -189,8 +190,8 @@ private:
     {
         for (int r = 0; r < getSize(); ++r) {
             if (r == getRank()) continue;
-            if (rings_.has_left(r)) return "rank " + std::to_string(r) + " has left";
-            if (has_ended_(r)) return "rank " + std::to_string(r) + " has ended";
+            if (rings_.has_left(r)) return fmt::format("rank {} has left", r);
+            if (has_ended_(r)) return fmt::format("rank {} has ended", r);
         }
         return {};
     }
@@ -315,21 +316,21 @@ std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
 PeerRanks find_peers(c10d::Store& store, int rank, int size)
 {
     PeerRanks found{PeerMemory::of_process(), {}};
-    std::ostringstream card;
+    std::string card;
     if (found.memory) {
-        for (const auto number : found.memory->address()) card << number << ' ';
+        for (const auto number : found.memory->address()) card += fmt::format("{} ", number);
     }
-    store.set("peer." + std::to_string(rank), bytes_of(card.str()));
+    store.set(fmt::format("peer.{}", rank), bytes_of(card));
     bool can_write = found.memory != nullptr;
     for (int r = 0; r < size && can_write; ++r) {
-        std::istringstream text(text_of(store.get("peer." + std::to_string(r))));
+        std::istringstream text(text_of(store.get(fmt::format("peer.{}", r))));
         PeerMemory::Address address{};
         if (text >> address[0] >> address[1] >> address[2]) found.views.push_back(view_of(address));
         can_write = static_cast<bool>(text) && found.views.back();
     }
-    store.set("writes." + std::to_string(rank), bytes_of(can_write ? "yes" : "no"));
+    store.set(fmt::format("writes.{}", rank), bytes_of(can_write ? "yes" : "no"));
     bool all = true;
-    for (int r = 0; r < size; ++r) all &= text_of(store.get("writes." + std::to_string(r))) == "yes";
+    for (int r = 0; r < size; ++r) all &= text_of(store.get(fmt::format("writes.{}", r))) == "yes";
     return all ? found : PeerRanks();
 }
 
@@ -354,7 +355,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
         struct stat status{};
         std::string place = "none";
         if (memory && fstat(file, &status) == 0) {
-            place = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file) + " " + std::to_string(status.st_ino);
+            place = fmt::format("/proc/{}/fd/{} {}", getpid(), file, status.st_ino);
         }
         store->set("memory", bytes_of(place));
     } else {
@@ -370,9 +371,9 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
             }
         }
     }
-    store->set("sees." + std::to_string(rank), bytes_of(memory ? "yes" : "no"));
+    store->set(fmt::format("sees.{}", rank), bytes_of(memory ? "yes" : "no"));
     bool all = true;
-    for (int r = 0; r < size; ++r) all &= text_of(store->get("sees." + std::to_string(r))) == "yes";
+    for (int r = 0; r < size; ++r) all &= text_of(store->get(fmt::format("sees.{}", r))) == "yes";
     if (file >= 0) close(file);
     if (!all) {
         if (memory) munmap(memory, static_cast<std::size_t>(MessageRings::bytes(size)));
