@@ -6,6 +6,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <numeric>
 #include <string>
@@ -41,10 +42,10 @@ at::Tensor FieldLayout::own_rows(const char* where, const at::Tensor& field) con
     const auto part = cut_rows_of(where, "field's rows", field);
     const bool fits = layout ? part.layout && *part.layout == *layout : !part.is_cut();
     if (fits && part.own.dim() > 0 && part.own.size(0) == num_owned) return part.own;
-    throw InvalidInput(std::string(where) + ": the field has " + std::to_string(part.num_global) + " rows" +
-                       (part.layout ? " with layout " + to_string(*part.layout) : std::string()) + ", expected one for each of the " +
-                       std::to_string(num_global) + " " + what + (layout ? " with layout " + to_string(*layout) : std::string()) +
-                       ". Make it with FieldLayout::field.");
+    throw InvalidInput(fmt::format(
+        "{}: the field has {} rows{}, expected one for each of the {} {}{}. Make it with FieldLayout::field.", where,
+        part.num_global, part.layout ? " with layout " + to_string(*part.layout) : "", num_global, what,
+        layout ? " with layout " + to_string(*layout) : ""));
 }
 
 MeshGeometry::MeshGeometry(Mesh mesh)
@@ -62,8 +63,9 @@ MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMes
     const auto& group = device_mesh->group(device_mesh->axis("domain"));
     std::string error;
     if (part_.part != group.rank() || part_.num_parts != group.size()) {
-        error = "MeshGeometry: part " + std::to_string(part_.part) + " of " + std::to_string(part_.num_parts) + " on rank " + std::to_string(group.rank()) +
-                " of " + std::to_string(group.size()) + ". Cut the mesh into as many parts as there are ranks, part r on rank r.";
+        error = fmt::format("MeshGeometry: part {} of {} on rank {} of {}. Cut the mesh into as many parts as there "
+                            "are ranks, part r on rank r.",
+                            part_.part, part_.num_parts, group.rank(), group.size());
     } else if (part_.num_parts > 1 && part_.num_ghost_layers < 1) {
         error = "MeshGeometry: the subdomain has no ghost layer, operators need one. Cut the mesh with --ghost-layers 1.";
     } else {

@@ -10,6 +10,7 @@
 #include "partition/mesh/vector_algebra.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>
@@ -77,8 +78,9 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
     for (std::int64_t e = 0; e < cells.offsets[geometry.cell_ids().num_owned]; ++e) {
         const auto point = cells.indices[e];
         if (in_whole[point] == in_part[point]) continue;
-        error = "least_squares_gradient: the subdomain lacks cells around point " + std::to_string(geometry.point_ids().global_ids[point]) +
-                ". Cut the mesh with --ghosts vertex.";
+        error = fmt::format(
+            "least_squares_gradient: the subdomain lacks cells around point {}. Cut the mesh with --ghosts vertex.",
+            geometry.point_ids().global_ids[point]);
         break;
     }
     throw_together(error, plan->group());
@@ -103,8 +105,9 @@ void require_mutual_neighbors(const char* where, const MeshGeometry& geometry)
         const auto owned = std::find_if(facets.begin() + static_cast<std::ptrdiff_t>(begin), facets.begin() + static_cast<std::ptrdiff_t>(end),
                                         [&](const SharedFacet& facet) { return facet.cell < geometry.cell_ids().num_owned; });
         if (end - begin < 3 || owned == facets.begin() + static_cast<std::ptrdiff_t>(end)) continue;
-        error = std::string(where) + ": cell " + std::to_string(geometry.cell_ids().global_ids[owned->cell]) + " has a facet that may belong to more than " +
-                std::to_string(most_mutual_cells) + " cells; a rank does not know all of them. Compute it on one rank, or repair the mesh.";
+        error = fmt::format("{}: cell {} has a facet that may belong to more than {} cells; a rank does not know all "
+                            "of them. Compute it on one rank, or repair the mesh.",
+                            where, geometry.cell_ids().global_ids[owned->cell], most_mutual_cells);
     }
     throw_together(error, plan->group());
 }

@@ -9,6 +9,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <string>
 
@@ -46,8 +47,8 @@ std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor&
         error = wrong.what();
     }
     if (error.empty() && point_clouds.size() != query_clouds.size()) {
-        error = "ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) +
-                " of queries. Pass the same number of both.";
+        error = fmt::format("ball_query: {} clouds of points and {} of queries. Pass the same number of both.",
+                            point_clouds.size(), query_clouds.size());
     }
     for (const auto& limit : limits) {
         if (limit.max_neighbors == kAllNeighbors)

@@ -6,6 +6,7 @@
 #include "partition/error.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +35,7 @@ void weigh(const double* distances, std::int64_t count, double power, double* we
 CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tensor& targets, const InterpolationOptions& options)
 {
     std::string error;
-    if (!(options.power > 0)) error = std::string(kWhere) + ": the power is " + std::to_string(options.power) + "; it must be positive.";
+    if (!(options.power > 0)) error = fmt::format("{}: the power is {:f}; it must be positive.", kWhere, options.power);
     if (sources.dim() > 0 && sources.size(0) == 0) error = std::string(kWhere) + ": there are no points to interpolate from.";
     // Makes the other ranks throw at the start of their search.
     if (!error.empty()) throw_together(error, search_group(sources, targets));

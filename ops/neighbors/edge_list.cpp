@@ -9,10 +9,10 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,16 +22,16 @@ namespace {
 
 std::string list_error(const at::Tensor& list, std::int64_t num_nodes)
 {
-    std::ostringstream error;
-    if (list.scalar_type() != at::kLong || list.dim() != 2 || list.size(0) != 2) {
-        error << "edge_index: expected (2, E) of int64, sources and targets, found " << list.sizes() << " of " << list.scalar_type() << ".";
-    } else if (list.size(1) > 0) {
+    if (list.scalar_type() != at::kLong || list.dim() != 2 || list.size(0) != 2)
+        return fmt::format("edge_index: expected (2, E) of int64, sources and targets, found {} of {}.",
+                           c10::str(list.sizes()), c10::toString(list.scalar_type()));
+    if (list.size(1) > 0) {
         const auto least = list.min().item<std::int64_t>(), most = list.max().item<std::int64_t>();
-        if (least < 0 || most >= num_nodes) {
-            error << "edge_index: names the row " << (least < 0 ? least : most) << ", and there are " << num_nodes << " nodes, from 0.";
-        }
+        if (least < 0 || most >= num_nodes)
+            return fmt::format("edge_index: names the row {}, and there are {} nodes, from 0.",
+                               least < 0 ? least : most, num_nodes);
     }
-    return error.str();
+    return {};
 }
 
 }  // namespace

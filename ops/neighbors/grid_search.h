@@ -4,13 +4,12 @@
 #include "ops/cuda/cell_grid.h"
 #include "ops/cuda/grid_order.h"
 #include "ops/neighbors/neighbor_request.h"
-#include "partition/error.h"
+#include "ops/search/grid_walk.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <vector>
 
 namespace meshard {
@@ -136,8 +135,7 @@ private:
         if (rows.numel() == 0) return;
         const auto farthest = rows.abs().max().template item<double>() + static_cast<double>(order.radius);
         if (farthest / static_cast<double>(order.width) < GridOrder::kMostCells) return;
-        throw InvalidInput("radius_search: the coordinate " + std::to_string(farthest) + " is too many radii (" + std::to_string(order.radius) +
-                           ") from zero for the grid's order. Move the points to zero or take a larger radius.");
+        refuse_grid_order(farthest, order.radius);
     }
 
     Executor executor_;

@@ -10,6 +10,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -42,7 +43,11 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
     if (wrong < static_cast<std::int64_t>(extents->size())) {
         throw InvalidInput(
-            error.empty() ? "MessageGraph: the search of rank " + std::to_string(wrong) + " does not fit its nodes. See the message of that rank." : error);
+            error.empty()
+                ? fmt::format(
+                      "MessageGraph: the search of rank {} does not fit its nodes. See the message of that rank.",
+                      wrong)
+                : error);
     }
     auto axes = like.axes;
     axes[axis] = {Shard(0), std::move(extents), 1};
@@ -94,8 +99,9 @@ MessageGraph::MessageGraph(Neighbors neighbors) : neighbors_(std::move(neighbors
     const auto num_targets = neighbors_.offsets.size(0) - 1;
     std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.num_points) {
-        error = "MessageGraph: the search had " + std::to_string(num_targets) + " queries and " + std::to_string(neighbors_.num_points) + " points" +
-                (neighbors_.is_batch ? " in a batch" : "") + ". Search one cloud with its own points as queries.";
+        error = fmt::format(
+            "MessageGraph: the search had {} queries and {} points{}. Search one cloud with its own points as queries.",
+            num_targets, neighbors_.num_points, neighbors_.is_batch ? " in a batch" : "");
     }
     target_spec_ = neighbors_.points_layout;
     lay_out_edges(error);
@@ -107,8 +113,9 @@ MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : nei
     const auto num_targets = (target_spec_ ? local_of(targets) : targets).size(0);
     std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.offsets.size(0) - 1) {
-        error = "MessageGraph: the search had " + std::to_string(neighbors_.offsets.size(0) - 1) + " queries, and there are " + std::to_string(num_targets) +
-                " targets. Pass the rows that were the queries.";
+        error = fmt::format(
+            "MessageGraph: the search had {} queries, and there are {} targets. Pass the rows that were the queries.",
+            neighbors_.offsets.size(0) - 1, num_targets);
     } else if (neighbors_.points_layout && !target_spec_) {
         error = "MessageGraph: the points are cut among ranks and the targets are not. Cut both.";
     }
@@ -121,13 +128,14 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
     const auto& group = device_mesh->group(device_mesh->axis("domain"));
     std::string error;
     if (graph.num_rows() < num_owned) {
-        error = "MessageGraph: the graph has " + std::to_string(graph.num_rows()) + " rows, and " + std::to_string(num_owned) + " are owned.";
+        error = fmt::format("MessageGraph: the graph has {} rows, and {} are owned.", graph.num_rows(), num_owned);
     } else {
         const auto begin = graph.indices.begin(), end = begin + graph.offsets[num_owned];
         const auto outside = std::find_if(begin, end, [&](auto row) { return row < 0 || row >= index_map->num_local(); });
         if (outside != end) {
-            error = "MessageGraph: an owned row receives from local row " + std::to_string(*outside) + "; there are " + std::to_string(index_map->num_local()) +
-                    ". Pass a graph over owned rows and ghosts.";
+            error = fmt::format("MessageGraph: an owned row receives from local row {}; there are {}. Pass a graph "
+                                "over owned rows and ghosts.",
+                                *outside, index_map->num_local());
         }
     }
     throw_together(error, group);
@@ -253,8 +261,9 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (const auto& rank : all) {
         // Each rank compares with rank 0, so that every rank throws.
         if (rank[1] != all[0][1]) {
-            throw InvalidInput("DeepGraph: ranks pass different numbers of steps, " + std::to_string(all[0][1]) + " and " + std::to_string(rank[1]) +
-                               ". Pass the same number on every rank.");
+            throw InvalidInput(fmt::format(
+                "DeepGraph: ranks pass different numbers of steps, {} and {}. Pass the same number on every rank.",
+                all[0][1], rank[1]));
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }

@@ -8,6 +8,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <cmath>
@@ -41,9 +42,10 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
     if (batch) here = here.select(0, *batch);
     if (rows.is_cut()) rows.ids = own_row_ids(*rows.layout, rows.axis, here.size(0));
     if (here.dim() != 2 || !here.is_floating_point() || here.size(1) < 1 || here.size(1) > 3) {
-        throw InvalidInput(std::string(where) + ": the " + what + " are a tensor of " + std::to_string(here.dim()) + " dimensions and type " +
-                           c10::toString(here.scalar_type()) + (here.dim() == 2 ? " with " + std::to_string(here.size(1)) + " columns" : std::string()) +
-                           "; expected (n, 1), (n, 2) or (n, 3) of a floating type.");
+        throw InvalidInput(fmt::format("{}: the {} are a tensor of {} dimensions and type {}{}; expected (n, 1), (n, "
+                                       "2) or (n, 3) of a floating type.",
+                                       where, what, here.dim(), c10::toString(here.scalar_type()),
+                                       here.dim() == 2 ? fmt::format(" with {} columns", here.size(1)) : ""));
     }
     if (!rows.is_cut()) {
         rows.ids.resize(here.size(0));
@@ -71,9 +73,10 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     const auto dimensions = static_cast<int>(points.values.size(1));
     const auto fail = [&](const std::string& text) { throw InvalidInput(std::string(request.where) + ": " + text); };
     if (queries.values.size(1) != dimensions || points.plain.scalar_type() != queries.plain.scalar_type()) {
-        fail("points of " + std::to_string(dimensions) + " dimensions and type " + c10::toString(points.plain.scalar_type()) + ", queries of " +
-             std::to_string(queries.values.size(1)) + " and " + c10::toString(queries.plain.scalar_type()) +
-             ". Give both the same number of dimensions and the same type.");
+        fail(fmt::format("points of {} dimensions and type {}, queries of {} and {}. Give both the same number of "
+                         "dimensions and the same type.",
+                         dimensions, c10::toString(points.plain.scalar_type()), queries.values.size(1),
+                         c10::toString(queries.plain.scalar_type())));
     }
     if (points.plain.device() != queries.plain.device()) {
         fail("the points are on " + points.plain.device().str() + ", the queries on " + queries.plain.device().str() + ". Move one to the other.");
@@ -81,13 +84,13 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     if (points.is_cut() && queries.is_cut() && (points.device_mesh != queries.device_mesh || points.axis != queries.axis)) {
         fail("points and queries are cut among different ranks. Cut both along the same axis of one device mesh.");
     }
-    if (request.is_knn && request.k < 1) fail("k is " + std::to_string(request.k) + "; it must be 1 or more.");
+    if (request.is_knn && request.k < 1) fail(fmt::format("k is {}; it must be 1 or more.", request.k));
     if (!request.is_knn && request.limits.empty()) fail("no radii. Pass one or more.");
     for (const auto& limit : request.limits) require_limit(request.where, limit);
     const auto& period = request.options.period;
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        fail(std::to_string(period.size()) + " periods for " + std::to_string(dimensions) +
-             " dimensions. Pass one for each axis, 0 for an axis that is not periodic.");
+        fail(fmt::format("{} periods for {} dimensions. Pass one for each axis, 0 for an axis that is not periodic.",
+                         period.size(), dimensions));
     }
     for (const auto length : period) {
         if (!(length >= 0) || !std::isfinite(length)) fail("a period is negative or not finite. Pass a length, or 0 for an axis that is not periodic.");

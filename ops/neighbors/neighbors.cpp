@@ -16,6 +16,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
@@ -242,8 +243,9 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
     // theirs.
     std::string error;
     if (num_queries != num_points || points.size(0) == 0) {
-        error = std::string(request.where) + ": points of " + std::to_string(num_points) + " clouds and queries of " +
-                (num_queries >= 0 ? std::to_string(num_queries) : "no batch") + "; expected (B, N, D) and (B, M, D) of the same clouds, B 1 or more.";
+        error = fmt::format("{}: points of {} clouds and queries of {}; expected (B, N, D) and (B, M, D) of the same "
+                            "clouds, B 1 or more.",
+                            request.where, num_points, num_queries >= 0 ? std::to_string(num_queries) : "no batch");
     }
     const auto groups = groups_of_batch(points, queries);
     for (std::int64_t b = 0; b < num_points && error.empty() && !groups.empty(); ++b) {

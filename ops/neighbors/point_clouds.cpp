@@ -6,14 +6,15 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 namespace meshard {
 
 std::vector<at::Tensor> unbind_clouds(const char* where, const char* what, const at::Tensor& batch)
 {
     if (batch.dim() != 3) {
-        throw InvalidInput(std::string(where) + ": the " + what + " have " + std::to_string(batch.dim()) +
-                           " dimensions; expected (batch, points, dimensions).");
+        throw InvalidInput(fmt::format("{}: the {} have {} dimensions; expected (batch, points, dimensions).", where,
+                                       what, batch.dim()));
     }
     if (!is_sharded(batch)) return batch.unbind(0);
     reduce_partials(batch);

@@ -6,6 +6,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -69,7 +70,7 @@ void throw_together(const std::string& error, const RankGroup& group)
         if (group.rank() == r) std::copy(error.begin(), error.end(), text.mutable_data_ptr<std::uint8_t>());
         group.broadcast(text, r);
         std::string message(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), lengths[r][0]);
-        throw InvalidInput(group.size() == 1 ? message : message + " (Found by rank " + std::to_string(r) + ".)");
+        throw InvalidInput(group.size() == 1 ? message : fmt::format("{} (Found by rank {}.)", message, r));
     }
 }
 

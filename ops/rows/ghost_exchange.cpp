@@ -9,6 +9,7 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>
@@ -21,8 +22,9 @@ using Plan = std::shared_ptr<const ExchangePlan>;
 std::string wrong_rows(const char* where, const at::Tensor& tensor, std::int64_t expected, const ExchangePlan& plan)
 {
     if (tensor.dim() >= 1 && tensor.size(0) == expected) return {};
-    return std::string(where) + ": a tensor of " + std::to_string(tensor.dim() < 1 ? 0 : tensor.size(0)) + " rows, expected " + std::to_string(expected) +
-           "; the plan has " + std::to_string(plan.num_owned()) + " owned + " + std::to_string(plan.num_ghosts()) + " ghost rows. Is it of another layout?";
+    return fmt::format(
+        "{}: a tensor of {} rows, expected {}; the plan has {} owned + {} ghost rows. Is it of another layout?", where,
+        tensor.dim() < 1 ? 0 : tensor.size(0), expected, plan.num_owned(), plan.num_ghosts());
 }
 
 std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
@@ -48,8 +50,9 @@ void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan&
     const auto all = group.all_gather_integers(std::vector<std::int64_t>{row_bytes});
     for (std::size_t r = 1; r < all.size(); ++r) {
         if (all[r] == all[0]) continue;
-        throw InvalidInput("ghost exchange: rank " + std::to_string(r) + " sends rows of " + std::to_string(all[r][0]) + " bytes, rank 0 rows of " +
-                           std::to_string(all[0][0]) + ". Exchange the same fields, of one shape and type, on every rank.");
+        throw InvalidInput(fmt::format("ghost exchange: rank {} sends rows of {} bytes, rank 0 rows of {}. Exchange "
+                                       "the same fields, of one shape and type, on every rank.",
+                                       r, all[r][0], all[0][0]));
     }
     plan.set_agreed();
 }

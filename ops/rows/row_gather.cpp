@@ -9,6 +9,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <span>
 #include <string>
@@ -36,15 +37,17 @@ std::string error_of(const char* where, const Access& access)
     const bool fits = part.own.dim() >= 1 && ids.dim() == 1 && ids.scalar_type() == at::kLong;
     const bool in_range = fits && (ids.numel() == 0 || (ids.min().item<std::int64_t>() >= 0 && ids.max().item<std::int64_t>() < part.num_global));
     if (!in_range) {
-        return std::string(where) + ": ids of type " + c10::toString(ids.scalar_type()) + " and " + std::to_string(ids.dim()) + " dimensions for a tensor of " +
-               std::to_string(part.num_global) + " rows; expected one dimension of int64 from 0 to one below the number of rows.";
+        return fmt::format("{}: ids of type {} and {} dimensions for a tensor of {} rows; expected one dimension of "
+                           "int64 from 0 to one below the number of rows.",
+                           where, c10::toString(ids.scalar_type()), ids.dim(), part.num_global);
     }
     if (!values.defined() || (values.dim() == part.own.dim() && values.size(0) == ids.numel() && values.sizes().slice(1) == part.own.sizes().slice(1) &&
                               values.scalar_type() == part.own.scalar_type())) {
         return {};
     }
-    return std::string(where) + ": values of type " + c10::toString(values.scalar_type()) + " and " + std::to_string(values.dim() < 1 ? 0 : values.size(0)) +
-           " rows for " + std::to_string(ids.numel()) + " ids; expected one row for each id, of the type and shape of the tensor's rows.";
+    return fmt::format("{}: values of type {} and {} rows for {} ids; expected one row for each id, of the type and "
+                       "shape of the tensor's rows.",
+                       where, c10::toString(values.scalar_type()), values.dim() < 1 ? 0 : values.size(0), ids.numel());
 }
 
 Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values = {})

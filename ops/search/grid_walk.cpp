@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,15 +24,20 @@ constexpr float kMostCells = 1 << 30;
 
 }  // namespace
 
+void refuse_grid_order(double coordinate, double radius)
+{
+    throw InvalidInput(fmt::format("radius_search: the coordinate {:f} is too many radii ({:f}) from zero for the "
+                                   "grid's order. Move the points to zero or take a larger radius.",
+                                   coordinate, radius));
+}
+
 template <class T>
 void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit)
 {
     const auto radius = static_cast<float>(limit.radius), per_width = 1.0f / (0.5f * radius);
     const auto bad =
         std::find_if(coordinates.begin(), coordinates.end(), [&](T x) { return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells); });
-    if (bad == coordinates.end()) return;
-    throw InvalidInput("radius_search: the coordinate " + std::to_string(*bad) + " is too many radii (" + std::to_string(radius) +
-                       ") from zero for the grid's order. Move the points to zero or take a larger radius.");
+    if (bad != coordinates.end()) refuse_grid_order(*bad, radius);
 }
 template void require_grid_cells(std::span<const float>, const RadiusLimit&);
 template void require_grid_cells(std::span<const double>, const RadiusLimit&);

@@ -12,6 +12,7 @@ namespace meshard {
 /// position is about 2^30 cells or more from zero
 template <class T>
 void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit);
+[[noreturn]] void refuse_grid_order(double coordinate, double radius);
 
 /// The first `max_neighbors` points within `radius` of each query, in the order of a walk over a grid: the neighbours
 /// with which the published weights of GeoTransolver were trained. They are not sorted by distance, and do not depend

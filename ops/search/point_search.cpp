@@ -5,8 +5,9 @@
 #include "ops/search/point_walk.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -36,22 +37,16 @@ T squared(double radius)
     return static_cast<T>(radius) * static_cast<T>(radius);
 }
 
-std::string number(double value)
-{
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", value);
-    return text;
-}
-
 }  // namespace
 
 void require_limit(const char* where, const RadiusLimit& limit)
 {
     if (!(limit.radius > 0) || !std::isfinite(limit.radius) || limit.radius > 1e18) {
-        throw InvalidInput(std::string(where) + ": the radius is " + number(limit.radius) + "; it must be positive and finite (at most 1e18).");
+        throw InvalidInput(
+            fmt::format("{}: the radius is {:g}; it must be positive and finite (at most 1e18).", where, limit.radius));
     }
     if (limit.max_neighbors < 1) {
-        throw InvalidInput(std::string(where) + ": max_neighbors is " + std::to_string(limit.max_neighbors) + "; it must be 1 or more.");
+        throw InvalidInput(fmt::format("{}: max_neighbors is {}; it must be 1 or more.", where, limit.max_neighbors));
     }
 }
 
@@ -59,11 +54,11 @@ template <class T>
 void require_coordinates(const char* where, const char* what, std::span<const T> coordinates, int dimensions)
 {
     if (dimensions < 1 || dimensions > 3) {
-        throw InvalidInput(std::string(where) + ": " + what + " have " + std::to_string(dimensions) + " dimensions, expected 1 to 3.");
+        throw InvalidInput(fmt::format("{}: {} have {} dimensions, expected 1 to 3.", where, what, dimensions));
     }
     if (coordinates.size() % dimensions != 0) {
-        throw InvalidInput(std::string(where) + ": " + what + " are " + std::to_string(coordinates.size()) + " numbers, no multiple of the " +
-                           std::to_string(dimensions) + " dimensions.");
+        throw InvalidInput(fmt::format("{}: {} are {} numbers, no multiple of the {} dimensions.", where, what,
+                                       coordinates.size(), dimensions));
     }
     if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
         throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
@@ -71,8 +66,9 @@ void require_coordinates(const char* where, const char* what, std::span<const T>
     const auto bad = std::find_if(coordinates.begin(), coordinates.end(), [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
     if (bad == coordinates.end()) return;
     const auto row = (bad - coordinates.begin()) / dimensions;
-    throw InvalidInput(std::string(where) + ": row " + std::to_string(row) + " of the " + what + " has the coordinate " + number(*bad) +
-                       "; all must be finite and at most " + number(kLargestCoordinate<T>) + " in size. Remove or mend that row.");
+    throw InvalidInput(fmt::format("{}: row {} of the {} has the coordinate {:g}; all must be finite and at most {:g} "
+                                   "in size. Remove or mend that row.",
+                                   where, row, what, *bad, kLargestCoordinate<T>));
 }
 template void require_coordinates(const char*, const char*, std::span<const float>, int);
 template void require_coordinates(const char*, const char*, std::span<const double>, int);
@@ -189,12 +185,14 @@ PointSearch<T>::PointSearch(std::span<const T> points, int dimensions, std::span
 {
     require_coordinates("PointSearch", "points", points, dimensions);
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        throw InvalidInput("PointSearch: " + std::to_string(period.size()) + " periods for points of " + std::to_string(dimensions) +
-                           " dimensions. Pass one an axis, 0 for an open one.");
+        throw InvalidInput(
+            fmt::format("PointSearch: {} periods for points of {} dimensions. Pass one an axis, 0 for an open one.",
+                        period.size(), dimensions));
     }
     for (const auto length : period) {
         if (!(length >= 0) || length > kLargestCoordinate<T>) {
-            throw InvalidInput("PointSearch: the period " + number(length) + "; it must be positive, or 0 for an open axis.");
+            throw InvalidInput(
+                fmt::format("PointSearch: the period {:g}; it must be positive, or 0 for an open axis.", length));
         }
     }
     if (dimensions == 1) impl_ = std::make_unique<const Impl<1>>(points, period, std::move(pieces));
@@ -221,8 +219,8 @@ template <class Rows>
 void require_one_a_query(const char* where, const char* what, const Rows& rows, std::size_t num_queries)
 {
     if (rows.empty() || rows.size() == num_queries) return;
-    throw InvalidInput(std::string(where) + ": " + std::to_string(rows.size()) + " " + what + " for " + std::to_string(num_queries) +
-                       " queries. Pass one a query or none.");
+    throw InvalidInput(
+        fmt::format("{}: {} {} for {} queries. Pass one a query or none.", where, rows.size(), what, num_queries));
 }
 
 }  // namespace
@@ -231,7 +229,7 @@ template <class T>
 NeighborLists<T> PointSearch<T>::knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
                                      std::span<const T> bounds_squared) const
 {
-    if (k < 1) throw InvalidInput("knn: k is " + std::to_string(k) + "; it must be 1 or more.");
+    if (k < 1) throw InvalidInput(fmt::format("knn: k is {}; it must be 1 or more.", k));
     require_coordinates("knn", "queries", queries, impl_->dimensions());
     require_one_a_query("knn", "excluded ids", excluded, queries.size() / impl_->dimensions());
     require_one_a_query("knn", "bounds", bounds_squared, queries.size() / impl_->dimensions());

@@ -11,6 +11,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
@@ -30,9 +31,10 @@ std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_nu
 {
     const bool fits = of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
     if (tensor.dim() == 2 && tensor.size(1) == 3 && fits) return {};
-    return std::string(kWhere) + ": the " + what + " are a tensor of type " + c10::toString(tensor.scalar_type()) + " with " + std::to_string(tensor.dim()) +
-           " dimensions" + (tensor.dim() == 2 ? " and " + std::to_string(tensor.size(1)) + " columns" : std::string()) + "; expected (n, 3) of " +
-           (of_numbers ? "a floating type." : "int64 or int32.");
+    return fmt::format("{}: the {} are a tensor of type {} with {} dimensions{}; expected (n, 3) of {}", kWhere, what,
+                       c10::toString(tensor.scalar_type()), tensor.dim(),
+                       tensor.dim() == 2 ? fmt::format(" and {} columns", tensor.size(1)) : "",
+                       of_numbers ? "a floating type." : "int64 or int32.");
 }
 
 /// Throws on all ranks if ranks differ in arguments on which later messages depend. Collective.
@@ -113,8 +115,8 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
     std::string error;
     if (face_rows.num_global == 0) error = std::string(kWhere) + ": the surface has no triangles. Pass one or more.";
     if (wrong != part.corner_ids.end()) {
-        error = std::string(kWhere) + ": a face of the surface has vertex " + std::to_string(*wrong) + "; there are vertices 0 to " +
-                std::to_string(vertex_rows.num_global - 1) + ".";
+        error = fmt::format("{}: a face of the surface has vertex {}; there are vertices 0 to {}.", kWhere, *wrong,
+                            vertex_rows.num_global - 1);
     }
     throw_together(error, group);
     part.corners = values_of<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));
@@ -160,7 +162,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     if (error.empty()) error = error_of_rows("faces", faces, false);
     if (error.empty()) error = error_of_rows("queries", queries, true);
     if (!(options.max_distance > 0)) {
-        error = std::string(kWhere) + ": max_distance is " + std::to_string(options.max_distance) + "; it must be positive.";
+        error = fmt::format("{}: max_distance is {:f}; it must be positive.", kWhere, options.max_distance);
     } else if (error.empty() && !own.abs().lt(1e18).all().item<bool>()) {
         error = std::string(kWhere) + ": a query has a coordinate that is not finite, or beyond 1e18.";
     }

@@ -4,6 +4,8 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <embree3/rtcore.h>
@@ -91,7 +93,9 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     }
     impl->centre = 0.5 * (low + high);
     impl->device = rtcNewDevice(nullptr);
-    if (!impl->device) throw InvalidInput("signed_distance: Embree does not start on this machine (error " + std::to_string(rtcGetDeviceError(nullptr)) + ").");
+    if (!impl->device)
+        throw InvalidInput(fmt::format("signed_distance: Embree does not start on this machine (error {}).",
+                                       static_cast<int>(rtcGetDeviceError(nullptr))));
     impl->scene = rtcNewScene(impl->device);
     rtcSetSceneFlags(impl->scene, RTC_SCENE_FLAG_ROBUST);
     const auto geometry = rtcNewGeometry(impl->device, RTC_GEOMETRY_TYPE_USER);
@@ -117,8 +121,9 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     rtcReleaseGeometry(geometry);
     rtcCommitScene(impl->scene);
     if (const auto error = rtcGetDeviceError(impl->device); error != RTC_ERROR_NONE) {
-        throw InvalidInput("signed_distance: Embree could not sort " + std::to_string(surface.num_faces()) + " triangles (error " + std::to_string(error) +
-                           "). Is there enough memory?");
+        throw InvalidInput(
+            fmt::format("signed_distance: Embree could not sort {} triangles (error {}). Is there enough memory?",
+                        surface.num_faces(), static_cast<int>(error)));
     }
     impl_ = std::move(impl);
 }
