@@ -6,10 +6,10 @@
 #include "partition/error.h"
 #include "sharding/memory/recompute.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <cmath>
-#include <sstream>
 
 namespace meshard {
 namespace {
@@ -305,23 +305,21 @@ void DitImpl::check_inputs(const torch::Tensor& image, const torch::Tensor& time
     const OptionChecks checks("DiT");
     const auto [rows, columns] = options_.image();
     const auto refuse = [&](const char* what, const std::string& expected, const torch::Tensor& found) {
-        std::ostringstream message;
-        message << "the " << what << " must be " << expected << ", and has the shape " << found.sizes() << ".";
-        checks.refuse(message.str());
+        checks.refuse("the {} must be {}, and has the shape {}.", what, expected, c10::str(found.sizes()));
     };
-    const auto size = std::to_string(rows) + ", " + std::to_string(columns) + ")";
+    const auto size = fmt::format("{}, {})", rows, columns);
     if (image.dim() != 4 || image.size(1) != options_.in_channels || image.size(2) != rows || image.size(3) != columns)
-        refuse("image", "(batch, " + std::to_string(options_.in_channels) + ", " + size, image);
+        refuse("image", fmt::format("(batch, {}, {}", options_.in_channels, size), image);
     const auto batch = image.size(0);
-    if (time.dim() != 1 || time.size(0) != batch) refuse("time", "(" + std::to_string(batch) + "), one number a sample", time);
+    if (time.dim() != 1 || time.size(0) != batch) refuse("time", fmt::format("({}), one number a sample", batch), time);
     if (condition.defined() && options_.condition_dim == 0) checks.refuse("a condition is given, but the model has a condition_dim of none.");
     if (condition.defined() && (condition.dim() != 2 || condition.size(0) != batch || condition.size(1) != options_.condition_dim))
-        refuse("condition", "(" + std::to_string(batch) + ", " + std::to_string(options_.condition_dim) + ")", condition);
+        refuse("condition", fmt::format("({}, {})", batch, options_.condition_dim), condition);
     if (invalid_mask.defined() && !options_.use_nan_mask_tokens) checks.refuse("a mask of invalid pixels is given, but the model has no use_nan_mask_tokens.");
     if (invalid_mask.defined()) {
         const bool fits = (invalid_mask.dim() == 3 || (invalid_mask.dim() == 4 && invalid_mask.size(1) == 1)) && invalid_mask.size(0) == batch &&
                           invalid_mask.size(-2) == rows && invalid_mask.size(-1) == columns;
-        if (!fits) refuse("mask of invalid pixels", "(" + std::to_string(batch) + ", " + size, invalid_mask);
+        if (!fits) refuse("mask of invalid pixels", fmt::format("({}, {}", batch, size), invalid_mask);
     }
     if (dropout && !options_.block.intermediate_dropout) checks.refuse("a dropout rate is given, but block_kwargs has no intermediate_dropout.");
 }

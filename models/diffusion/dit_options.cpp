@@ -128,8 +128,7 @@ void drop_neutral(Json& arguments, const char* name, const Json& neutral)
 void require_one_or_two(const char* name, const std::vector<std::int64_t>& values)
 {
     if (values.size() != 1 && values.size() != 2) {
-        OptionChecks(kDit).refuse(std::string(name) + " must be one number, or one for rows and one for columns; it has " + std::to_string(values.size()) +
-                                  ".");
+        OptionChecks(kDit).refuse("{} must be one number, or one for rows and one for columns; it has {}.", name, values.size());
     }
 }
 
@@ -150,28 +149,25 @@ void DitOptions::validate() const
     checks.multiple("hidden_size", hidden_size, "num_heads", num_heads);
     for (int axis = 0; axis < 2; ++axis) checks.multiple("input_size", image()[axis], "patch_size", patch()[axis]);
     if (!drop_path_rates.empty() && static_cast<std::int64_t>(drop_path_rates.size()) != depth) {
-        checks.refuse("drop_path_rates has " + std::to_string(drop_path_rates.size()) + " entries, and the model " + std::to_string(depth) + " blocks.");
+        checks.refuse("drop_path_rates has {} entries, and the model {} blocks.", drop_path_rates.size(), depth);
     }
     if (conditioning_embedder == "edm") {
         if (embedder.emb_channels != hidden_size) {
-            checks.refuse("the embedder edm needs emb_channels equal to hidden_size, " + std::to_string(hidden_size) + "; it is " +
-                          std::to_string(embedder.emb_channels) + ".");
+            checks.refuse("the embedder edm needs emb_channels equal to hidden_size, {}; it is {}.", hidden_size, embedder.emb_channels);
         }
         checks.at_least(4, {{"noise_channels of the embedder edm", embedder.noise_channels}});
     }
     if (detokenizer == "proj_reshape_2d_conv" && conv_kernel % 2 == 0)
-        checks.refuse("conv_kernel must be odd, so that images keep their size; it is " + std::to_string(conv_kernel) + ".");
+        checks.refuse("conv_kernel must be odd, so that images keep their size; it is {}.", conv_kernel);
     if (use_nan_mask_tokens && !has_neighbourhoods())
         checks.refuse("use_nan_mask_tokens needs an attention_backend of natten2d or natten2d_rope; it is '" + attention_backend + "'.");
-    if (has_rotations() && head_dim() % 4 != 0)
-        checks.refuse("natten2d_rope needs heads of a multiple of 4 channels; they have " + std::to_string(head_dim()) + ".");
+    if (has_rotations() && head_dim() % 4 != 0) checks.refuse("natten2d_rope needs heads of a multiple of 4 channels; they have {}.", head_dim());
     if (!has_neighbourhoods()) return;
     const std::array<std::int64_t, 2> dilation{attention.dilation.front(), attention.dilation.back()};
     for (int axis = 0; axis < 2; ++axis) {
         if (attention.attn_kernel * dilation[axis] <= tokens()[axis]) continue;
-        checks.refuse("attn_kernel of " + std::to_string(attention.attn_kernel) + " with dilation " + std::to_string(dilation[axis]) + " needs at least " +
-                      std::to_string(attention.attn_kernel * dilation[axis]) + (axis == 0 ? " rows" : " columns") + " of tokens; there are " +
-                      std::to_string(tokens()[axis]) + ".");
+        checks.refuse("attn_kernel of {} with dilation {} needs at least {}{} of tokens; there are {}.", attention.attn_kernel, dilation[axis],
+                      attention.attn_kernel * dilation[axis], axis == 0 ? " rows" : " columns", tokens()[axis]);
     }
 }
 

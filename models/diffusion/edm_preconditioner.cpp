@@ -8,7 +8,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <sstream>
 
 namespace meshard {
 namespace {
@@ -33,14 +32,14 @@ EdmPreconditionerImpl::EdmPreconditionerImpl(DitOptions options, const std::vect
     const OptionChecks checks(kPreconditioner);
     if (sigma_data.empty()) checks.refuse("sigma_data must be one number or one for each channel.");
     for (const auto value : sigma_data) {
-        if (!(value > 0)) checks.refuse("sigma_data must be positive, and is " + std::to_string(value) + ".");
+        if (!(value > 0)) checks.refuse("sigma_data must be positive, and is {:f}.", value);
     }
     const auto values = torch::tensor(sigma_data, torch::kFloat);
     sigma_data_ = register_buffer("sigma_data", sigma_data.size() == 1 ? values.squeeze(0) : values);
     const auto wrapper = register_module("model", std::make_shared<torch::nn::Module>());
     dit_ = wrapper->register_module("model", Dit(std::move(options)));
     if (sigma_data.size() > 1 && static_cast<std::int64_t>(sigma_data.size()) != dit_->options().num_outputs()) {
-        checks.refuse("sigma_data has " + std::to_string(sigma_data.size()) + " numbers for " + std::to_string(dit_->options().num_outputs()) + " channels.");
+        checks.refuse("sigma_data has {} numbers for {} channels.", sigma_data.size(), dit_->options().num_outputs());
     }
 }
 
@@ -55,10 +54,9 @@ torch::Tensor EdmPreconditionerImpl::forward(const torch::Tensor& noisy, const t
     const auto& options = dit_->options();
     const auto joined = condition.image.defined() && condition.image.dim() == 4 ? condition.image.size(1) : 0;
     if (noisy.dim() != 4 || noisy.size(1) != options.num_outputs() || noisy.size(1) + joined != options.in_channels) {
-        std::ostringstream message;
-        message << "the noisy image must have " << options.num_outputs() << " channels and the condition image " << options.in_channels - options.num_outputs()
-                << "; they have the shapes " << noisy.sizes() << " and " << (condition.image.defined() ? condition.image.sizes() : at::IntArrayRef()) << ".";
-        OptionChecks(kPreconditioner).refuse(message.str());
+        OptionChecks(kPreconditioner)
+            .refuse("the noisy image must have {} channels and the condition image {}; they have the shapes {} and {}.", options.num_outputs(),
+                    options.in_channels - options.num_outputs(), c10::str(noisy.sizes()), condition.image.defined() ? c10::str(condition.image.sizes()) : "[]");
     }
     if (sigma.dim() != 1 || sigma.size(0) != noisy.size(0)) OptionChecks(kPreconditioner).refuse("sigma must be one number for each image.");
     const auto level = sigma.to(noisy.scalar_type());

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 namespace meshard {
 
@@ -16,11 +15,7 @@ void EdmSampling::validate() const
 {
     const OptionChecks checks("generate");
     checks.at_least(1, {{"the number of steps", num_steps}});
-    const auto refuse = [&](const std::string& what, double value) {
-        std::ostringstream message;
-        message << what << ", and is " << value << ".";
-        checks.refuse(message.str());
-    };
+    const auto refuse = [&](const std::string& what, double value) { checks.refuse("{}, and is {:g}.", what, value); };
     if (!(sigma_min > 0)) refuse("sigma_min must be positive", sigma_min);
     if (!(sigma_max > sigma_min) || !std::isfinite(sigma_max)) refuse("sigma_max must be larger than sigma_min", sigma_max);
     if (!(rho > 0)) refuse("rho must be positive", rho);

@@ -10,7 +10,6 @@
 #include <torch/torch.h>
 
 #include <numbers>
-#include <sstream>
 
 namespace meshard {
 namespace {
@@ -104,15 +103,9 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
         bool fits = tensor.defined() && tensor.dim() == static_cast<std::int64_t>(shape.size());
         for (std::size_t i = 0; fits && i < shape.size(); ++i) fits = shape[i] < 0 || tensor.size(static_cast<std::int64_t>(i)) == shape[i];
         if (fits) return;
-        std::ostringstream message;
-        message << name << " must be (";
-        for (std::size_t i = 0; i < shape.size(); ++i) message << (i ? ", " : "") << (shape[i] < 0 ? "points" : std::to_string(shape[i]));
-        message << ")";
-        if (tensor.defined())
-            message << ", and has the shape " << tensor.sizes() << ".";
-        else
-            message << ", and is missing.";
-        checks.refuse(message.str());
+        std::string expected;
+        for (const auto size : shape) expected += (expected.empty() ? "" : ", ") + (size < 0 ? "points" : std::to_string(size));
+        checks.refuse("{} must be ({}), and {}.", name, expected, tensor.defined() ? "has the shape " + c10::str(tensor.sizes()) : "is missing");
     };
     const auto& size = options_.grid;
     if (options_.encode_parameters) {
@@ -155,8 +148,7 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
     if (options_.num_neighbors_surface == 1) return;
     const auto found = surface.neighbors.defined() && surface.neighbors.dim() == 4 ? surface.neighbors.size(2) : 0;
     if (found < options_.num_neighbors_surface - 1)
-        checks.refuse("the surface must have " + std::to_string(options_.num_neighbors_surface - 1) + " neighbors of each point at least, and has " +
-                      std::to_string(found) + ".");
+        checks.refuse("the surface must have {} neighbors of each point at least, and has {}.", options_.num_neighbors_surface - 1, found);
     require("neighbors of the surface", surface.neighbors, {batch, points, found, 3});
     if (options_.use_surface_normals) require("neighbor_normals of the surface", surface.neighbor_normals, {batch, points, found, 3});
     if (options_.use_surface_area) require("neighbor_areas of the surface", surface.neighbor_areas, {batch, points, found});

@@ -183,14 +183,13 @@ void DominoOptions::validate() const
                         {"position_encoder.base_neurons", position.width},
                         {"parameter_model.base_layer", parameters.width},
                         {"aggregation_model.base_layer", aggregation_width}});
-    if (input_features != 3) checks.refuse("input_features must be 3, the coordinates; it is " + std::to_string(input_features) + ".");
+    if (input_features != 3) checks.refuse("input_features must be 3, the coordinates; it is {}.", input_features);
     checks.one_of("geometry_encoding_type", geometry_encoding_type, {"both", "stl", "sdf"});
     checks.one_of("processor_type", geometry.processor_type, {"unet", "conv"});
     const std::int64_t multiple = geometry.processor_type == "conv" ? 8 : 4;
     for (const auto size : grid) {
         if (size < multiple || size % multiple != 0)
-            checks.refuse("interp_res must be multiples of " + std::to_string(multiple) + " for the processor '" + geometry.processor_type + "'; " +
-                          std::to_string(size) + " is not.");
+            checks.refuse("interp_res must be multiples of {} for the processor '{}'; {} is not.", multiple, geometry.processor_type, size);
     }
     if (use_surface_area && !use_surface_normals)
         checks.refuse("use_surface_area needs use_surface_normals: without them the reference's networks do not fit their inputs.");
@@ -200,8 +199,8 @@ void DominoOptions::validate() const
          {std::pair("volume_radii of geo_conv", &geometry.volume), std::pair("surface_radii of geo_conv", &geometry.surface),
           std::pair("volume_radii of geometry_local", &volume_local), std::pair("surface_radii of geometry_local", &surface_local)}) {
         if (queries->radii.empty() || queries->radii.size() != queries->neighbors.size())
-            checks.refuse(std::string(name) + " has " + std::to_string(queries->radii.size()) + " entries and their neighbours " +
-                          std::to_string(queries->neighbors.size()) + "; expected the same number of both, at least one.");
+            checks.refuse("{} has {} entries and their neighbours {}; expected the same number of both, at least one.", name, queries->radii.size(),
+                          queries->neighbors.size());
         for (const auto radius : queries->radii) checks.within({.least = 0, .above = true}, "an entry of " + std::string(name), radius);
         for (const auto count : queries->neighbors) checks.within({.least = 1}, "an entry of the neighbours of " + std::string(name), count);
     }

@@ -6,6 +6,7 @@
 #include "partition/error.h"
 
 #include <ATen/record_function.h>
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 namespace meshard {
@@ -132,15 +133,17 @@ std::vector<torch::Tensor> GeoTransolverImpl::local_positions(const GeoTransolve
 {
     if (!options_.include_local_features) return {};
     if (inputs.local_positions.size() != options_.functional_dim.size()) {
-        throw InvalidInput("GeoTransolver: local_positions has " + std::to_string(inputs.local_positions.size()) + " streams, and the model " +
-                           std::to_string(options_.functional_dim.size()) + "; include_local_features needs the positions of every stream's points.");
+        throw InvalidInput(fmt::format("GeoTransolver: local_positions has {} streams, and the model {}; "
+                                       "include_local_features needs the positions of every stream's points.",
+                                       inputs.local_positions.size(), options_.functional_dim.size()));
     }
     std::vector<torch::Tensor> positions;
     for (std::size_t i = 0; i < inputs.local_positions.size(); ++i) {
         positions.push_back(flat_points("GeoTransolver", "local_positions", inputs.local_positions[i], {}, 3));
         if (positions[i].size(1) == inputs.local_embedding[i].size(1)) continue;
-        throw InvalidInput("GeoTransolver: stream " + std::to_string(i) + " has " + std::to_string(positions[i].size(1)) + " local_positions and " +
-                           std::to_string(inputs.local_embedding[i].size(1)) + " rows of local_embedding. Pass one position for each row.");
+        throw InvalidInput(fmt::format("GeoTransolver: stream {} has {} local_positions and {} rows of "
+                                       "local_embedding. Pass one position for each row.",
+                                       i, positions[i].size(1), inputs.local_embedding[i].size(1)));
     }
     return positions;
 }
@@ -167,8 +170,7 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     const at::IntArrayRef grid = options_.structured_shape;
     const auto num_streams = options_.functional_dim.size();
     if (inputs.local_embedding.size() != num_streams) {
-        throw InvalidInput("GeoTransolver: local_embedding has " + std::to_string(inputs.local_embedding.size()) + " streams, and the model " +
-                           std::to_string(num_streams) + ".");
+        throw InvalidInput(fmt::format("GeoTransolver: local_embedding has {} streams, and the model {}.", inputs.local_embedding.size(), num_streams));
     }
     auto geometry = required("geometry", inputs.geometry, options_.geometry_dim);
     if (geometry.defined()) geometry = flat_points(kModel, "geometry", geometry, grid, options_.geometry_dim);
@@ -186,7 +188,7 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
         if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);  // (B, N_i, E)
     }
     for (std::size_t number = 0; number < blocks_->size(); ++number) {
-        RECORD_USER_SCOPE("block " + std::to_string(number + 1));
+        RECORD_USER_SCOPE(fmt::format("block {}", number + 1));
         auto& block = *blocks_[number]->as<GeoTransolverBlock>();
         const auto eager = [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0], given[1]); };
         for (std::size_t i = 0; i < num_streams; ++i) {

@@ -56,16 +56,13 @@ void GeoTransolverOptions::validate() const
     check_together(*this, checks);
     if (functional_dim.empty()) checks.refuse("functional_dim must have a number for each stream of points, and is empty.");
     if (functional_dim.size() != out_dim.size()) {
-        checks.refuse("functional_dim and out_dim must be of one length, and have " + std::to_string(functional_dim.size()) + " and " +
-                      std::to_string(out_dim.size()) + " numbers.");
+        checks.refuse("functional_dim and out_dim must be of one length, and have {} and {} numbers.", functional_dim.size(), out_dim.size());
     }
     if (!include_local_features) return;
     if (!structured_shape.empty()) checks.refuse("include_local_features cannot be used on a grid; leave out structured_shape.");
-    if (geometry_dim != 3)
-        checks.refuse("include_local_features needs a geometry of points: geometry_dim must be 3, and is " + std::to_string(geometry_dim) + ".");
+    if (geometry_dim != 3) checks.refuse("include_local_features needs a geometry of points: geometry_dim must be 3, and is {}.", geometry_dim);
     if (radii.empty() || radii.size() != neighbors_in_radius.size()) {
-        checks.refuse("radii and neighbors_in_radius must be of one length, at least 1, and have " + std::to_string(radii.size()) + " and " +
-                      std::to_string(neighbors_in_radius.size()) + " numbers.");
+        checks.refuse("radii and neighbors_in_radius must be of one length, at least 1, and have {} and {} numbers.", radii.size(), neighbors_in_radius.size());
     }
 }
 

@@ -84,7 +84,7 @@ void AbUptOptions::validate() const
     checks.multiple("hidden_dim", hidden_dim, "num_heads", num_heads);
     constexpr std::int64_t kLeastHeadDim = 6;  // a pair of channels for each axis
     if (hidden_dim / num_heads < kLeastHeadDim || hidden_dim / num_heads % 2 != 0) {
-        checks.refuse("hidden_dim / num_heads must be even and at least 6, and is " + std::to_string(hidden_dim / num_heads) + ".");
+        checks.refuse("hidden_dim / num_heads must be even and at least 6, and is {}.", hidden_dim / num_heads);
     }
 }
 

@@ -54,8 +54,7 @@ void FigConvUNetOptions::validate() const
     figconv_unet_option_table().check(*this);
     const OptionChecks checks("FIGConvUNet");
     const auto has_entries = [&](const char* name, std::size_t size, std::int64_t wanted, const char* what) {
-        if (static_cast<std::int64_t>(size) != wanted)
-            checks.refuse(std::string(name) + " must have " + what + " = " + std::to_string(wanted) + " entries, and has " + std::to_string(size) + ".");
+        if (static_cast<std::int64_t>(size) != wanted) checks.refuse("{} must have {} = {} entries, and has {}.", name, what, wanted, size);
     };
     has_entries("hidden_channels", hidden_channels.size(), num_levels + 1, "num_levels + 1");
     has_entries("num_down_blocks", num_down_blocks.size(), num_levels, "num_levels");
@@ -63,16 +62,15 @@ void FigConvUNetOptions::validate() const
     has_entries("aabb_max", aabb_max.size(), 3, "3");
     has_entries("aabb_min", aabb_min.size(), 3, "3");
     has_entries("communication_types", communication_types.size(), 1, "1");
-    if (kernel_size % 2 == 0) checks.refuse("kernel_size must be odd, and is " + std::to_string(kernel_size) + ": even ones would shrink the grids.");
-    if (pos_encode_dim % 2 != 0) checks.refuse("pos_encode_dim must be even, and is " + std::to_string(pos_encode_dim) + ".");
+    if (kernel_size % 2 == 0) checks.refuse("kernel_size must be odd, and is {}: even ones would shrink the grids.", kernel_size);
+    if (pos_encode_dim % 2 != 0) checks.refuse("pos_encode_dim must be even, and is {}.", pos_encode_dim);
     if (mlp_channels.empty()) checks.refuse("mlp_channels must not be empty.");
     if (reductions.empty()) checks.refuse("reductions must not be empty.");
     for (std::size_t a = 0; a < 3; ++a) {
         if (!(aabb_min[a] < aabb_max[a])) checks.refuse("aabb_min must be below aabb_max along each axis.");
     }
     if (!has_input_features && in_channels != hidden_channels[0]) {
-        checks.refuse("without has_input_features in_channels must be hidden_channels[0] = " + std::to_string(hidden_channels[0]) + ", and is " +
-                      std::to_string(in_channels) + ".");
+        checks.refuse("without has_input_features in_channels must be hidden_channels[0] = {}, and is {}.", hidden_channels[0], in_channels);
     }
     if (resolutions.empty() || resolutions.size() != memory_formats.size())
         checks.refuse(std::string(kPairs) + " must have a format and a resolution for each plane.");
@@ -81,8 +79,7 @@ void FigConvUNetOptions::validate() const
         for (const auto vertices : resolutions[i]) checks.at_least(1, {{"a resolution of resolution_memory_format_pairs", vertices}});
     }
     for (const auto level : pooling_layers) {
-        if (level > num_levels)
-            checks.refuse("pooling_layers must lie in [0, num_levels = " + std::to_string(num_levels) + "], and one is " + std::to_string(level) + ".");
+        if (level > num_levels) checks.refuse("pooling_layers must lie in [0, num_levels = {}], and one is {}.", num_levels, level);
     }
     if (use_scalar_output && pooling_type == "attention") checks.multiple("mlp_channels[0]", mlp_channels[0], "the number of pooling heads", kPoolingHeads);
 }

@@ -13,7 +13,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <sstream>
 
 namespace meshard {
 namespace {
@@ -232,18 +231,15 @@ std::vector<Tensor> FigConvUNetImpl::run_with_memory_mode(const std::function<st
 void FigConvUNetImpl::require_shapes(const Tensor& vertices, const Tensor& features) const
 {
     const OptionChecks checks("FIGConvUNet");
-    std::ostringstream message;
-    if (vertices.dim() != 3 || vertices.size(2) != 3) {
-        message << "the vertices must be (batch, points, 3), and have the shape " << vertices.sizes() << '.';
-    } else if (features.defined() != options_.has_input_features) {
-        message << (features.defined() ? "features were given, and the model has no has_input_features."
-                                       : "the model has has_input_features, and no features were given.");
-    } else if (features.defined() && (features.dim() != 3 || features.size(0) != vertices.size(0) || features.size(1) != vertices.size(1) ||
-                                      features.size(2) != options_.in_channels)) {
-        message << "the features must be (" << vertices.size(0) << ", " << vertices.size(1) << ", " << options_.in_channels << "), and have the shape "
-                << features.sizes() << '.';
-    }
-    if (!message.str().empty()) checks.refuse(message.str());
+    if (vertices.dim() != 3 || vertices.size(2) != 3)
+        checks.refuse("the vertices must be (batch, points, 3), and have the shape {}.", c10::str(vertices.sizes()));
+    if (features.defined() != options_.has_input_features)
+        checks.refuse(features.defined() ? "features were given, and the model has no has_input_features."
+                                         : "the model has has_input_features, and no features were given.");
+    if (features.defined() &&
+        (features.dim() != 3 || features.size(0) != vertices.size(0) || features.size(1) != vertices.size(1) || features.size(2) != options_.in_channels))
+        checks.refuse("the features must be ({}, {}, {}), and have the shape {}.", vertices.size(0), vertices.size(1), options_.in_channels,
+                      c10::str(features.sizes()));
 }
 
 FigConvUNetImpl::Planes FigConvUNetImpl::features_of_vertices(const Cloud& cloud)

@@ -7,11 +7,11 @@
 #include "sharding/memory/recompute.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include <cmath>
-#include <sstream>
 
 namespace meshard {
 namespace {
@@ -79,8 +79,7 @@ void FnoOptions::validate() const
     const OptionChecks checks("FNO");
     const auto expect_one_a_direction = [&](const char* name, const std::vector<std::int64_t>& values) {
         if (static_cast<std::int64_t>(values.size()) == dimension) return;
-        checks.refuse(std::string(name) + " must be one number or one a direction, " + std::to_string(dimension) + ", and has " +
-                      std::to_string(values.size()) + " entries.");
+        checks.refuse("{} must be one number or one a direction, {}, and has {} entries.", name, dimension, values.size());
     };
     expect_one_a_direction("num_fno_modes", num_fno_modes);
     expect_one_a_direction("padding", padding);
@@ -137,7 +136,7 @@ SpectralConvolutionImpl::SpectralConvolutionImpl(std::int64_t channels, std::vec
     shape.push_back(2);
     const auto scale = 1 / static_cast<double>(channels * channels);
     for (std::size_t i = 0; i < std::size_t{1} << (num_modes_.size() - 1); ++i)
-        weights_.push_back(register_parameter("weights" + std::to_string(i + 1), scale * torch::rand(shape)));
+        weights_.push_back(register_parameter(fmt::format("weights{}", i + 1), scale * torch::rand(shape)));
 }
 
 torch::Tensor SpectralConvolutionImpl::multiplied(const torch::Tensor& modes) const
@@ -240,11 +239,10 @@ void FnoImpl::require_shape(const torch::Tensor& grid) const
         fits = grid.size(a + 2) > 0 && o.num_fno_modes[a] <= (a + 1 == o.dimension ? size / 2 + 1 : size);
     }
     if (fits) return;
-    std::ostringstream message;
-    message << "the grid must be (batch, " << o.in_channels << ", " << o.dimension << " extents), and has the shape " << grid.sizes() << "; with the padding "
-            << c10::IntArrayRef(o.padding) << " each extent must be at least as large as num_fno_modes " << c10::IntArrayRef(o.num_fno_modes)
-            << ", of the last one half and 1.";
-    OptionChecks("FNO").refuse(message.str());
+    OptionChecks("FNO").refuse("the grid must be (batch, {}, {} extents), and has the shape {}; with the padding {} "
+                               "each extent must be at least as large as num_fno_modes {}, of the last one half and 1.",
+                               o.in_channels, o.dimension, c10::str(grid.sizes()), c10::str(c10::IntArrayRef(o.padding)),
+                               c10::str(c10::IntArrayRef(o.num_fno_modes)));
 }
 
 torch::Tensor FnoImpl::with_coordinates(const torch::Tensor& grid) const

@@ -6,8 +6,6 @@
 
 #include <torch/torch.h>
 
-#include <sstream>
-
 namespace meshard {
 namespace {
 
@@ -69,10 +67,8 @@ torch::Tensor UNetImpl::forward(const torch::Tensor& image)
 {
     const auto multiple = std::int64_t{1} << options_.depth;
     if (image.dim() != 4 || image.size(1) != options_.in_channels || image.size(2) % multiple != 0 || image.size(3) % multiple != 0) {
-        std::ostringstream message;
-        message << "the image must be (batch, " << options_.in_channels << ", height, width) with multiples of " << multiple << ", and has the shape "
-                << image.sizes() << ".";
-        OptionChecks("UNet2d").refuse(message.str());
+        OptionChecks("UNet2d").refuse("the image must be (batch, {}, height, width) with multiples of {}, and has the shape {}.", options_.in_channels,
+                                      multiple, c10::str(image.sizes()));
     }
     std::vector<torch::Tensor> levels;
     auto x = image;

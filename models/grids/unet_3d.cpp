@@ -4,13 +4,13 @@
 #include "models/layers/option_table.h"
 #include "sharding/memory/recompute.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <sstream>
 
 namespace meshard {
 namespace {
@@ -137,29 +137,28 @@ void UNet3dOptions::validate() const
     unet_3d_option_table().check(*this);
     const OptionChecks checks("UNet");
     if (static_cast<std::int64_t>(feature_map_channels.size()) != model_depth * num_conv_blocks) {
-        checks.refuse("feature_map_channels must have model_depth * num_conv_blocks = " + std::to_string(model_depth * num_conv_blocks) + " entries, and has " +
-                      std::to_string(feature_map_channels.size()) + ".");
+        checks.refuse("feature_map_channels must have model_depth * num_conv_blocks = {} entries, and has {}.", model_depth * num_conv_blocks,
+                      feature_map_channels.size());
     }
     const auto channels = decoder_channels(*this);
     if (model_depth > 1 && channels[0] != feature_map_channels.back()) {
-        checks.refuse("the last two entries of feature_map_channels must be the same, and are " + std::to_string(channels[0]) + " and " +
-                      std::to_string(feature_map_channels.back()) + ".");
+        checks.refuse("the last two entries of feature_map_channels must be the same, and are {} and {}.", channels[0], feature_map_channels.back());
     }
     if (normalization == "groupnorm") {
         auto normed = feature_map_channels;
         normed.insert(normed.end(), channels.begin(), channels.end());
         for (const auto count : normed) {
             if (count % norm_groups != 0)
-                checks.refuse("normalization_args has num_groups " + std::to_string(norm_groups) + ", which must divide the channels of each block, and not " +
-                              std::to_string(count) + ".");
+                checks.refuse("normalization_args has num_groups {}, which must divide the channels of each block, and not {}.", norm_groups, count);
         }
     }
     const auto num_levels = model_depth - 1;
     for (std::int64_t i = 0; i < num_levels; ++i) {
         const auto first = channels[1 + i * num_conv_blocks], skip = skip_channels(*this, num_levels - 1 - i);
         if (first != skip) {
-            checks.refuse("with these feature_map_channels level " + std::to_string(i) + " of the decoder would take " + std::to_string(first) +
-                          " channels from the encoder, which hands over " + std::to_string(skip) + ".");
+            checks.refuse("with these feature_map_channels level {} of the decoder would take {} channels from the "
+                          "encoder, which hands over {}.",
+                          i, first, skip);
         }
     }
     if (!use_attn_gate) return;
@@ -167,8 +166,9 @@ void UNet3dOptions::validate() const
     for (std::int64_t i = 0; i < num_levels; ++i) {
         const auto expect = [&](const char* name, const std::vector<std::int64_t>& given, std::int64_t wanted) {
             if (static_cast<std::int64_t>(given.size()) == num_levels && given[i] == wanted) return;
-            checks.refuse(std::string("use_attn_gate needs ") + name + " with an entry a level of the decoder, model_depth - 1 in all, coarse to fine; entry " +
-                          std::to_string(i) + " must be " + std::to_string(wanted) + ".");
+            checks.refuse("use_attn_gate needs {} with an entry a level of the decoder, model_depth - 1 in all, coarse "
+                          "to fine; entry {} must be {}.",
+                          name, i, wanted);
         };
         expect("attn_decoder_feature_maps", attn_decoder_feature_maps, channels[i * num_conv_blocks]);
         expect("attn_feature_map_channels", attn_feature_map_channels, skip_channels(*this, num_levels - 1 - i));
@@ -393,14 +393,11 @@ void UNet3dImpl::require_shape(const torch::Tensor& volume) const
         fits = fits && extent > 0;
     }
     if (fits) return;
-    std::ostringstream message;
-    message << "the volume must be (batch, " << o.in_channels << ", X, Y, Z), and has the shape " << volume.sizes() << ". ";
-    if (o.stride == 1 && 2 * o.padding == o.kernel_size - 1 && o.pool_size == 2)
-        message << "X, Y and Z must be multiples of " << (std::int64_t{1} << (o.model_depth - 1)) << ".";
-    else
-        message << "On the way back each grid must be twice as fine as the one before: with a stride of 1, a padding of half the kernel and a pool_size of 2 "
-                   "it is.";
-    OptionChecks("UNet").refuse(message.str());
+    const bool halves = o.stride == 1 && 2 * o.padding == o.kernel_size - 1 && o.pool_size == 2;
+    OptionChecks("UNet").refuse("the volume must be (batch, {}, X, Y, Z), and has the shape {}. {}", o.in_channels, c10::str(volume.sizes()),
+                                halves ? fmt::format("X, Y and Z must be multiples of {}.", std::int64_t{1} << (o.model_depth - 1))
+                                       : "On the way back each grid must be twice as fine as the one before: with a stride of 1, a padding of "
+                                         "half the kernel and a pool_size of 2 it is.");
 }
 
 torch::Tensor UNet3dImpl::forward(const torch::Tensor& volume)

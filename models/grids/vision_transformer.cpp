@@ -6,8 +6,6 @@
 
 #include <torch/torch.h>
 
-#include <sstream>
-
 namespace meshard {
 namespace {
 
@@ -81,10 +79,9 @@ VisionTransformerImpl::VisionTransformerImpl(VisionTransformerOptions options) :
 torch::Tensor VisionTransformerImpl::forward(const torch::Tensor& image)
 {
     if (image.dim() != 4 || image.size(1) != options_.in_channels || image.size(2) != options_.height || image.size(3) != options_.width) {
-        std::ostringstream message;
-        message << "the image must be (batch, " << options_.in_channels << ", " << options_.height << ", " << options_.width << "), and has the shape "
-                << image.sizes() << ".";
-        OptionChecks("VisionTransformer").refuse(message.str());
+        OptionChecks("VisionTransformer")
+            .refuse("the image must be (batch, {}, {}, {}), and has the shape {}.", options_.in_channels, options_.height, options_.width,
+                    c10::str(image.sizes()));
     }
     const auto patches = patches_(image) + positions_;  // (B, C, h, w)
     auto x = patches.flatten(2).transpose(1, 2);        // (B, h * w, C)

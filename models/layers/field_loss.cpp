@@ -4,6 +4,7 @@
 #include "models/layers/metrics.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <numeric>
@@ -41,7 +42,7 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
 {
     const auto num_fields = channels.size();
     if (!options.field_weights.empty() && options.field_weights.size() != num_fields) {
-        throw InvalidInput("loss: " + std::to_string(options.field_weights.size()) + " weights for " + std::to_string(num_fields) + " fields.");
+        throw InvalidInput(fmt::format("loss: {} weights for {} fields.", options.field_weights.size(), num_fields));
     }
     std::vector<double> weights, of_fields;
     std::vector<float> belongs;
@@ -50,8 +51,8 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
         auto own = options.field_weights.empty() ? std::vector<double>(1, 1.0) : options.field_weights[f];
         if (own.size() == 1) own.resize(count, own[0]);
         if (own.size() != count) {
-            throw InvalidInput("loss: field " + std::to_string(f + 1) + " has " + std::to_string(count) + " channels, and " + std::to_string(own.size()) +
-                               " weights. Give one number, or one for each channel.");
+            throw InvalidInput(
+                fmt::format("loss: field {} has {} channels, and {} weights. Give one number, or one for each channel.", f + 1, count, own.size()));
         }
         weights.insert(weights.end(), own.begin(), own.end());
         of_fields.push_back(std::accumulate(own.begin(), own.end(), 0.0) / static_cast<double>(count));

@@ -3,9 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
-
-#include <sstream>
 
 namespace meshard {
 
@@ -17,18 +16,9 @@ at::Tensor flat_points(const char* model, const char* name, const at::Tensor& te
         if (!grid.empty() && tensor.dim() == num_dims + 2 && tensor.sizes().slice(1, grid.size()) == grid) return tensor.flatten(1, num_dims);
     }
 
-    std::ostringstream message;
-    message << model << ": " << name << " must be (batch, ";
-    if (grid.empty())
-        message << "points";
-    else
-        message << c10::multiply_integers(grid) << " points or the extents " << grid;
-    message << ", " << dim << "), and ";
-    if (tensor.defined())
-        message << "has the shape " << tensor.sizes() << ".";
-    else
-        message << "is missing.";
-    throw InvalidInput(message.str());
+    throw InvalidInput(fmt::format("{}: {} must be (batch, {}, {}), and {}.", model, name,
+                                   grid.empty() ? "points" : fmt::format("{} points or the extents {}", c10::multiply_integers(grid), c10::str(grid)), dim,
+                                   tensor.defined() ? "has the shape " + c10::str(tensor.sizes()) : "is missing"));
 }
 
 }  // namespace meshard

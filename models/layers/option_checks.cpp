@@ -4,19 +4,13 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 namespace meshard {
 namespace {
-
-std::string number_text(double value)
-{
-    std::ostringstream text;
-    text << value;
-    return text.str();
-}
 
 bool is_within(const OptionBounds& bounds, double value)
 {
@@ -26,10 +20,9 @@ bool is_within(const OptionBounds& bounds, double value)
 /// Describes the bounds by the words after "must" in a message.
 std::string bounds_text(const OptionBounds& bounds)
 {
-    const auto least = number_text(bounds.least), most = number_text(bounds.most);
-    if (!std::isfinite(bounds.most)) return (bounds.above ? "be above " : "be at least ") + least;
-    if (!std::isfinite(bounds.least)) return "be at most " + most;
-    return std::string("lie in ") + (bounds.above ? "(" : "[") + least + ", " + most + "]";
+    if (!std::isfinite(bounds.most)) return fmt::format("be {} {:g}", bounds.above ? "above" : "at least", bounds.least);
+    if (!std::isfinite(bounds.least)) return fmt::format("be at most {:g}", bounds.most);
+    return fmt::format("lie in {}{:g}, {:g}]", bounds.above ? '(' : '[', bounds.least, bounds.most);
 }
 
 }  // namespace
@@ -42,7 +35,7 @@ void OptionChecks::refuse(const std::string& what) const
 void OptionChecks::at_least(std::int64_t least, std::initializer_list<std::pair<const char*, std::int64_t>> options) const
 {
     for (const auto& [name, value] : options) {
-        if (value < least) refuse(std::string(name) + " must be at least " + std::to_string(least) + ", and is " + std::to_string(value) + ".");
+        if (value < least) refuse("{} must be at least {}, and is {}.", name, least, value);
     }
 }
 
@@ -57,21 +50,20 @@ void OptionChecks::one_of(const std::string& name, const std::string& value, con
 
 void OptionChecks::multiple(const char* name, std::int64_t value, const char* of_name, std::int64_t of) const
 {
-    if (value % of != 0)
-        refuse(std::string(name) + " must be a multiple of " + of_name + "; " + std::to_string(value) + " is not one of " + std::to_string(of) + ".");
+    if (value % of != 0) refuse("{} must be a multiple of {}; {} is not one of {}.", name, of_name, value, of);
 }
 
 void OptionChecks::within(const OptionBounds& bounds, const std::string& name, std::int64_t value) const
 {
     if (is_within(bounds, static_cast<double>(value))) return;
-    refuse(name + " must " + bounds_text(bounds) + ", and is " + std::to_string(value) + ".");
+    refuse("{} must {}, and is {}.", name, bounds_text(bounds), value);
 }
 
 void OptionChecks::within(const OptionBounds& bounds, const std::string& name, double value) const
 {
     const bool is_bounded = std::isfinite(bounds.least) || std::isfinite(bounds.most);
     if (!is_bounded || (std::isfinite(value) && is_within(bounds, value))) return;
-    refuse(name + " must " + bounds_text(bounds) + (std::isfinite(bounds.most) ? "" : " and finite") + ", and is " + number_text(value) + ".");
+    refuse("{} must {}{}, and is {:g}.", name, bounds_text(bounds), std::isfinite(bounds.most) ? "" : " and finite", value);
 }
 
 void OptionChecks::within(const OptionBounds& bounds, const std::string& name, const std::string& value) const

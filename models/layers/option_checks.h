@@ -3,6 +3,8 @@
 
 #include "models/layers/option_info.h"
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -17,6 +19,12 @@ public:
     explicit OptionChecks(std::string model) : model_(std::move(model)) {}
 
     [[noreturn]] void refuse(const std::string& what) const;
+    template <class... Values>
+        requires(sizeof...(Values) > 0)
+    [[noreturn]] void refuse(fmt::format_string<Values...> what, Values&&... values) const
+    {
+        refuse(fmt::format(what, std::forward<Values>(values)...));
+    }
     void at_least(std::int64_t least, std::initializer_list<std::pair<const char*, std::int64_t>> options) const;
     void one_of(const std::string& name, const std::string& value, const std::vector<std::string>& allowed) const;
     void multiple(const char* name, std::int64_t value, const char* of_name, std::int64_t of) const;

@@ -28,7 +28,7 @@ void check_together(const SliceTransformerOptions& options, const OptionChecks& 
     checks.multiple("n_hidden", options.n_hidden, "n_head", options.n_head);
     const auto& extents = options.structured_shape;
     if (!extents.empty() && extents.size() != 2 && extents.size() != 3) {
-        checks.refuse("structured_shape must have 2 or 3 extents, and has " + std::to_string(extents.size()) + ".");
+        checks.refuse("structured_shape must have 2 or 3 extents, and has {}.", extents.size());
     }
     for (const auto extent : extents) checks.at_least(1, {{"an extent of structured_shape", extent}});
 }

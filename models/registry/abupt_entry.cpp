@@ -13,6 +13,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <map>
@@ -115,8 +116,9 @@ public:
             num_kept += kept.back().size(0);
         }
         if (num_kept < count)
-            throw InvalidInput("AB-UPT: of " + std::to_string(2 * kMostTries * count) + " places in and around volume_box only " + std::to_string(num_kept) +
-                               " are in it and outside of the body. Set model.volume_box, in the coordinates of the points, around the body and the volume.");
+            throw InvalidInput(fmt::format("AB-UPT: of {} places in and around volume_box only {} are in it and outside of the body. "
+                                           "Set model.volume_box, in the coordinates of the points, around the body and the volume.",
+                                           2 * kMostTries * count, num_kept));
         return torch::cat(kept).narrow(0, 0, count);
     }
 

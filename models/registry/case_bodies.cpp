@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <string>
@@ -21,7 +22,7 @@ void require_one_body(const char* model, const PointInputs& points)
     const auto start = std::string(model) + ": ";
     if (!points.body) throw InvalidInput(start + "the case has no body, of whose geometry it is told. Name its surface with data.wall.");
     if (points.positions.size(0) != 1)
-        throw InvalidInput(start + "a batch of " + std::to_string(points.positions.size(0)) + " cases, of which each has its body. Pass the cases one by one.");
+        throw InvalidInput(fmt::format("{}a batch of {} cases, of which each has its body. Pass the cases one by one.", start, points.positions.size(0)));
 }
 
 }  // namespace meshard

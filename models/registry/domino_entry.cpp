@@ -12,6 +12,7 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <array>
@@ -266,8 +267,9 @@ private:
     {
         const torch::NoGradGuard no_grad;
         if (points.embedding.size(-1) != kSurfaceInputs)
-            throw InvalidInput("DoMINO: points of the surface are told " + std::to_string(points.embedding.size(-1)) + " numbers; expected " +
-                               std::to_string(kSurfaceInputs) + ": place, normal and area. Set data.inputs=[points, normals, areas].");
+            throw InvalidInput(fmt::format("DoMINO: points of the surface are told {} numbers; expected {}: place, "
+                                           "normal and area. Set data.inputs=[points, normals, areas].",
+                                           points.embedding.size(-1), kSurfaceInputs));
         const auto& positions = points.positions;
         DominoSurface surface;
         surface.centers = normalised(surface_box_, positions.detach());
@@ -279,8 +281,8 @@ private:
         const auto* all = points.drawn_from.get();
         const auto& all_positions = all ? all->positions : positions;
         if (all_positions.size(1) <= count)
-            throw InvalidInput("DoMINO: the surface has " + std::to_string(all_positions.size(1)) + " points, and a stencil takes " +
-                               std::to_string(count + 1) + ". Lower model.num_neighbors_surface.");
+            throw InvalidInput(
+                fmt::format("DoMINO: the surface has {} points, and a stencil takes {}. Lower model.num_neighbors_surface.", all_positions.size(1), count + 1));
         const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
         const auto told = unbind_clouds("DoMINO", "embedding", (all ? all->embedding : points.embedding).detach()).at(0);
         const auto around =
@@ -353,8 +355,7 @@ ModelEntry domino_entry()
                     ModelBox(extra(arguments, kVolumeBox), kModel, kVolumeBox);
                     const auto count = static_cast<std::int64_t>(extra(arguments, kReference).size());
                     if (count > 0 && count != options.global_features)
-                        OptionChecks("DoMINO").refuse(std::string(kReference) + " has " + std::to_string(count) + " numbers for " +
-                                                      std::to_string(options.global_features) + " constants.");
+                        OptionChecks("DoMINO").refuse("{} has {} numbers for {} constants.", kReference, count, options.global_features);
                 },
             .make_part_model = make_domino,
             .inputs_on_surface = {"points", "normals", "areas"},

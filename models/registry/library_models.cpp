@@ -22,6 +22,7 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -206,8 +207,7 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                 const auto& of_case = graphs->of(inputs.positions, [&] {
                     const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                     if (clouds.size() != 1)
-                        throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) +
-                                           " cases, but a graph has one. Pass the cases one by one.");
+                        throw InvalidInput(fmt::format("MeshGraphNet: a batch of {} cases, but a graph has one. Pass the cases one by one.", clouds.size()));
                     return GraphOfCase(clouds[0].detach(), arguments, model->options());
                 });
                 const auto& graph = of_case.graph();
@@ -243,9 +243,9 @@ ModelEntry mesh_graph_net_entry()
                 const auto options = graph_options(arguments);
                 if (options.input_dim_edges != kEdgeChannels) {
                     OptionChecks("MeshGraphNet")
-                        .refuse("its edges carry " + std::to_string(options.input_dim_edges) +
-                                " numbers; here an edge carries the vector from its target to its source, and "
-                                "its length (4).");
+                        .refuse("its edges carry {} numbers; here an edge carries the vector from its target to its "
+                                "source, and its length (4).",
+                                options.input_dim_edges);
                 }
                 return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
             },

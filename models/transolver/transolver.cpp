@@ -6,6 +6,7 @@
 #include "partition/error.h"
 
 #include <ATen/record_function.h>
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -186,7 +187,7 @@ torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tens
     }
     auto x = preprocess_->on_points(inputs, time_offset(time));  // (B, N, C)
     for (std::size_t i = 0; i < blocks_->size(); ++i) {
-        RECORD_USER_SCOPE("block " + std::to_string(i + 1));
+        RECORD_USER_SCOPE(fmt::format("block {}", i + 1));
         auto& block = *blocks_[i]->as<TransolverBlock>();
         x = run_block(block.fusion(), memory_, rows_of(noise_), [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0]); }, {x});
     }

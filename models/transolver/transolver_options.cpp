@@ -33,7 +33,7 @@ void TransolverOptions::validate() const
     if (!unified_pos && embedding_dim == kNotGiven) checks.refuse("embedding_dim must be set unless unified_pos; 0 for a model without embedding.");
     if (functional_dim == kNotGiven) checks.refuse("functional_dim must be set.");
     checks.at_least(unified_pos || embedding_dim > 0 ? 0 : 1, {{"functional_dim", functional_dim}});
-    if (time_input && n_hidden % 2 != 0) checks.refuse("time_input needs an even n_hidden, and it is " + std::to_string(n_hidden) + ".");
+    if (time_input && n_hidden % 2 != 0) checks.refuse("time_input needs an even n_hidden, and it is {}.", n_hidden);
 }
 
 TransolverOptions transolver_options(const nlohmann::json& arguments)

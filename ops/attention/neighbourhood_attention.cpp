@@ -390,20 +390,18 @@ at::Tensor neighbourhood_attention(const at::Tensor& queries, const at::Tensor& 
                                    std::optional<double> scale)
 {
     if (queries.dim() != 5 || keys.sizes() != queries.sizes() || values.sizes() != queries.sizes()) {
-        refuse(fmt::format(
-            "queries {}, keys {} and values {} must have one shape, (batch, rows, columns, heads, channels).",
-            c10::str(queries.sizes()), c10::str(keys.sizes()), c10::str(values.sizes())));
+        refuse(fmt::format("queries {}, keys {} and values {} must have one shape, (batch, rows, columns, heads, channels).", c10::str(queries.sizes()),
+                           c10::str(keys.sizes()), c10::str(values.sizes())));
     }
     if (!queries.is_floating_point() || keys.scalar_type() != queries.scalar_type() || values.scalar_type() != queries.scalar_type())
         refuse("queries, keys and values must share one floating type.");
     for (int axis = 0; axis < 2; ++axis) {
         const auto size = window.size[axis], dilation = window.dilation[axis], length = queries.size(kGridRows + axis);
         const std::string name = axis == 0 ? "rows" : "columns";
-        if (size < 1 || dilation < 1)
-            refuse(fmt::format("a window of {} {} with dilation {}; both must be at least 1.", size, name, dilation));
+        if (size < 1 || dilation < 1) refuse(fmt::format("a window of {} {} with dilation {}; both must be at least 1.", size, name, dilation));
         if (size > length / dilation) {
-            refuse(fmt::format("a window of {} {} with dilation {} needs a grid of at least {} {}; this one has {}.",
-                               size, name, dilation, size * dilation, name, length));
+            refuse(fmt::format("a window of {} {} with dilation {} needs a grid of at least {} {}; this one has {}.", size, name, dilation, size * dilation,
+                               name, length));
         }
     }
     const auto factor = scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, queries.size(kGridChannels)))));

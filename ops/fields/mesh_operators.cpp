@@ -78,9 +78,8 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
     for (std::int64_t e = 0; e < cells.offsets[geometry.cell_ids().num_owned]; ++e) {
         const auto point = cells.indices[e];
         if (in_whole[point] == in_part[point]) continue;
-        error = fmt::format(
-            "least_squares_gradient: the subdomain lacks cells around point {}. Cut the mesh with --ghosts vertex.",
-            geometry.point_ids().global_ids[point]);
+        error = fmt::format("least_squares_gradient: the subdomain lacks cells around point {}. Cut the mesh with --ghosts vertex.",
+                            geometry.point_ids().global_ids[point]);
         break;
     }
     throw_together(error, plan->group());

@@ -47,8 +47,7 @@ std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor&
         error = wrong.what();
     }
     if (error.empty() && point_clouds.size() != query_clouds.size()) {
-        error = fmt::format("ball_query: {} clouds of points and {} of queries. Pass the same number of both.",
-                            point_clouds.size(), query_clouds.size());
+        error = fmt::format("ball_query: {} clouds of points and {} of queries. Pass the same number of both.", point_clouds.size(), query_clouds.size());
     }
     for (const auto& limit : limits) {
         if (limit.max_neighbors == kAllNeighbors)

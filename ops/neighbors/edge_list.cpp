@@ -23,13 +23,12 @@ namespace {
 std::string list_error(const at::Tensor& list, std::int64_t num_nodes)
 {
     if (list.scalar_type() != at::kLong || list.dim() != 2 || list.size(0) != 2)
-        return fmt::format("edge_index: expected (2, E) of int64, sources and targets, found {} of {}.",
-                           c10::str(list.sizes()), c10::toString(list.scalar_type()));
+        return fmt::format("edge_index: expected (2, E) of int64, sources and targets, found {} of {}.", c10::str(list.sizes()),
+                           c10::toString(list.scalar_type()));
     if (list.size(1) > 0) {
         const auto least = list.min().item<std::int64_t>(), most = list.max().item<std::int64_t>();
         if (least < 0 || most >= num_nodes)
-            return fmt::format("edge_index: names the row {}, and there are {} nodes, from 0.",
-                               least < 0 ? least : most, num_nodes);
+            return fmt::format("edge_index: names the row {}, and there are {} nodes, from 0.", least < 0 ? least : most, num_nodes);
     }
     return {};
 }

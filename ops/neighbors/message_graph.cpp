@@ -42,12 +42,8 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
     if (wrong < static_cast<std::int64_t>(extents->size())) {
-        throw InvalidInput(
-            error.empty()
-                ? fmt::format(
-                      "MessageGraph: the search of rank {} does not fit its nodes. See the message of that rank.",
-                      wrong)
-                : error);
+        throw InvalidInput(error.empty() ? fmt::format("MessageGraph: the search of rank {} does not fit its nodes. See the message of that rank.", wrong)
+                                         : error);
     }
     auto axes = like.axes;
     axes[axis] = {Shard(0), std::move(extents), 1};
@@ -99,9 +95,8 @@ MessageGraph::MessageGraph(Neighbors neighbors) : neighbors_(std::move(neighbors
     const auto num_targets = neighbors_.offsets.size(0) - 1;
     std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.num_points) {
-        error = fmt::format(
-            "MessageGraph: the search had {} queries and {} points{}. Search one cloud with its own points as queries.",
-            num_targets, neighbors_.num_points, neighbors_.is_batch ? " in a batch" : "");
+        error = fmt::format("MessageGraph: the search had {} queries and {} points{}. Search one cloud with its own points as queries.", num_targets,
+                            neighbors_.num_points, neighbors_.is_batch ? " in a batch" : "");
     }
     target_spec_ = neighbors_.points_layout;
     lay_out_edges(error);
@@ -113,9 +108,8 @@ MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : nei
     const auto num_targets = (target_spec_ ? local_of(targets) : targets).size(0);
     std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.offsets.size(0) - 1) {
-        error = fmt::format(
-            "MessageGraph: the search had {} queries, and there are {} targets. Pass the rows that were the queries.",
-            neighbors_.offsets.size(0) - 1, num_targets);
+        error = fmt::format("MessageGraph: the search had {} queries, and there are {} targets. Pass the rows that were the queries.",
+                            neighbors_.offsets.size(0) - 1, num_targets);
     } else if (neighbors_.points_layout && !target_spec_) {
         error = "MessageGraph: the points are cut among ranks and the targets are not. Cut both.";
     }
@@ -261,9 +255,8 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (const auto& rank : all) {
         // Each rank compares with rank 0, so that every rank throws.
         if (rank[1] != all[0][1]) {
-            throw InvalidInput(fmt::format(
-                "DeepGraph: ranks pass different numbers of steps, {} and {}. Pass the same number on every rank.",
-                all[0][1], rank[1]));
+            throw InvalidInput(
+                fmt::format("DeepGraph: ranks pass different numbers of steps, {} and {}. Pass the same number on every rank.", all[0][1], rank[1]));
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }

@@ -75,8 +75,7 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     if (queries.values.size(1) != dimensions || points.plain.scalar_type() != queries.plain.scalar_type()) {
         fail(fmt::format("points of {} dimensions and type {}, queries of {} and {}. Give both the same number of "
                          "dimensions and the same type.",
-                         dimensions, c10::toString(points.plain.scalar_type()), queries.values.size(1),
-                         c10::toString(queries.plain.scalar_type())));
+                         dimensions, c10::toString(points.plain.scalar_type()), queries.values.size(1), c10::toString(queries.plain.scalar_type())));
     }
     if (points.plain.device() != queries.plain.device()) {
         fail("the points are on " + points.plain.device().str() + ", the queries on " + queries.plain.device().str() + ". Move one to the other.");
@@ -89,8 +88,7 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     for (const auto& limit : request.limits) require_limit(request.where, limit);
     const auto& period = request.options.period;
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        fail(fmt::format("{} periods for {} dimensions. Pass one for each axis, 0 for an axis that is not periodic.",
-                         period.size(), dimensions));
+        fail(fmt::format("{} periods for {} dimensions. Pass one for each axis, 0 for an axis that is not periodic.", period.size(), dimensions));
     }
     for (const auto length : period) {
         if (!(length >= 0) || !std::isfinite(length)) fail("a period is negative or not finite. Pass a length, or 0 for an axis that is not periodic.");

@@ -22,9 +22,8 @@ using Plan = std::shared_ptr<const ExchangePlan>;
 std::string wrong_rows(const char* where, const at::Tensor& tensor, std::int64_t expected, const ExchangePlan& plan)
 {
     if (tensor.dim() >= 1 && tensor.size(0) == expected) return {};
-    return fmt::format(
-        "{}: a tensor of {} rows, expected {}; the plan has {} owned + {} ghost rows. Is it of another layout?", where,
-        tensor.dim() < 1 ? 0 : tensor.size(0), expected, plan.num_owned(), plan.num_ghosts());
+    return fmt::format("{}: a tensor of {} rows, expected {}; the plan has {} owned + {} ghost rows. Is it of another layout?", where,
+                       tensor.dim() < 1 ? 0 : tensor.size(0), expected, plan.num_owned(), plan.num_ghosts());
 }
 
 std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)

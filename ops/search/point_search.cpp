@@ -42,8 +42,7 @@ T squared(double radius)
 void require_limit(const char* where, const RadiusLimit& limit)
 {
     if (!(limit.radius > 0) || !std::isfinite(limit.radius) || limit.radius > 1e18) {
-        throw InvalidInput(
-            fmt::format("{}: the radius is {:g}; it must be positive and finite (at most 1e18).", where, limit.radius));
+        throw InvalidInput(fmt::format("{}: the radius is {:g}; it must be positive and finite (at most 1e18).", where, limit.radius));
     }
     if (limit.max_neighbors < 1) {
         throw InvalidInput(fmt::format("{}: max_neighbors is {}; it must be 1 or more.", where, limit.max_neighbors));
@@ -57,8 +56,7 @@ void require_coordinates(const char* where, const char* what, std::span<const T>
         throw InvalidInput(fmt::format("{}: {} have {} dimensions, expected 1 to 3.", where, what, dimensions));
     }
     if (coordinates.size() % dimensions != 0) {
-        throw InvalidInput(fmt::format("{}: {} are {} numbers, no multiple of the {} dimensions.", where, what,
-                                       coordinates.size(), dimensions));
+        throw InvalidInput(fmt::format("{}: {} are {} numbers, no multiple of the {} dimensions.", where, what, coordinates.size(), dimensions));
     }
     if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
         throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
@@ -185,14 +183,11 @@ PointSearch<T>::PointSearch(std::span<const T> points, int dimensions, std::span
 {
     require_coordinates("PointSearch", "points", points, dimensions);
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        throw InvalidInput(
-            fmt::format("PointSearch: {} periods for points of {} dimensions. Pass one an axis, 0 for an open one.",
-                        period.size(), dimensions));
+        throw InvalidInput(fmt::format("PointSearch: {} periods for points of {} dimensions. Pass one an axis, 0 for an open one.", period.size(), dimensions));
     }
     for (const auto length : period) {
         if (!(length >= 0) || length > kLargestCoordinate<T>) {
-            throw InvalidInput(
-                fmt::format("PointSearch: the period {:g}; it must be positive, or 0 for an open axis.", length));
+            throw InvalidInput(fmt::format("PointSearch: the period {:g}; it must be positive, or 0 for an open axis.", length));
         }
     }
     if (dimensions == 1) impl_ = std::make_unique<const Impl<1>>(points, period, std::move(pieces));
@@ -219,8 +214,7 @@ template <class Rows>
 void require_one_a_query(const char* where, const char* what, const Rows& rows, std::size_t num_queries)
 {
     if (rows.empty() || rows.size() == num_queries) return;
-    throw InvalidInput(
-        fmt::format("{}: {} {} for {} queries. Pass one a query or none.", where, rows.size(), what, num_queries));
+    throw InvalidInput(fmt::format("{}: {} {} for {} queries. Pass one a query or none.", where, rows.size(), what, num_queries));
 }
 
 }  // namespace

@@ -31,9 +31,8 @@ std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_nu
 {
     const bool fits = of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
     if (tensor.dim() == 2 && tensor.size(1) == 3 && fits) return {};
-    return fmt::format("{}: the {} are a tensor of type {} with {} dimensions{}; expected (n, 3) of {}", kWhere, what,
-                       c10::toString(tensor.scalar_type()), tensor.dim(),
-                       tensor.dim() == 2 ? fmt::format(" and {} columns", tensor.size(1)) : "",
+    return fmt::format("{}: the {} are a tensor of type {} with {} dimensions{}; expected (n, 3) of {}", kWhere, what, c10::toString(tensor.scalar_type()),
+                       tensor.dim(), tensor.dim() == 2 ? fmt::format(" and {} columns", tensor.size(1)) : "",
                        of_numbers ? "a floating type." : "int64 or int32.");
 }
 
@@ -115,8 +114,7 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
     std::string error;
     if (face_rows.num_global == 0) error = std::string(kWhere) + ": the surface has no triangles. Pass one or more.";
     if (wrong != part.corner_ids.end()) {
-        error = fmt::format("{}: a face of the surface has vertex {}; there are vertices 0 to {}.", kWhere, *wrong,
-                            vertex_rows.num_global - 1);
+        error = fmt::format("{}: a face of the surface has vertex {}; there are vertices 0 to {}.", kWhere, *wrong, vertex_rows.num_global - 1);
     }
     throw_together(error, group);
     part.corners = values_of<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));

@@ -94,8 +94,7 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     impl->centre = 0.5 * (low + high);
     impl->device = rtcNewDevice(nullptr);
     if (!impl->device)
-        throw InvalidInput(fmt::format("signed_distance: Embree does not start on this machine (error {}).",
-                                       static_cast<int>(rtcGetDeviceError(nullptr))));
+        throw InvalidInput(fmt::format("signed_distance: Embree does not start on this machine (error {}).", static_cast<int>(rtcGetDeviceError(nullptr))));
     impl->scene = rtcNewScene(impl->device);
     rtcSetSceneFlags(impl->scene, RTC_SCENE_FLAG_ROBUST);
     const auto geometry = rtcNewGeometry(impl->device, RTC_GEOMETRY_TYPE_USER);
@@ -121,9 +120,8 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     rtcReleaseGeometry(geometry);
     rtcCommitScene(impl->scene);
     if (const auto error = rtcGetDeviceError(impl->device); error != RTC_ERROR_NONE) {
-        throw InvalidInput(
-            fmt::format("signed_distance: Embree could not sort {} triangles (error {}). Is there enough memory?",
-                        surface.num_faces(), static_cast<int>(error)));
+        throw InvalidInput(fmt::format("signed_distance: Embree could not sort {} triangles (error {}). Is there enough memory?", surface.num_faces(),
+                                       static_cast<int>(error)));
     }
     impl_ = std::move(impl);
 }

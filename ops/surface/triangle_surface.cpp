@@ -74,9 +74,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
     if (faces_.empty()) throw InvalidInput("signed_distance: the surface has no triangles. Pass one or more.");
     for (const auto vertex : faces_) {
         if (vertex < 0 || vertex >= num_vertices) {
-            throw InvalidInput(
-                fmt::format("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.", vertex,
-                            num_vertices - 1));
+            throw InvalidInput(fmt::format("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.", vertex, num_vertices - 1));
         }
     }
     if (!std::all_of(vertices_.begin(), vertices_.end(), [](double x) { return std::abs(x) < 1e18; })) {

@@ -39,8 +39,7 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     try {
         index_map.validate(group.rank());
         for (const auto owner : index_map.ghost_owners) {
-            if (owner < 0 || owner >= group.size())
-                throw InvalidInput(fmt::format("a ghost of part {}, which is no rank", owner));
+            if (owner < 0 || owner >= group.size()) throw InvalidInput(fmt::format("a ghost of part {}, which is no rank", owner));
         }
     } catch (const InvalidInput& error) {
         wrong = error.what();
@@ -71,9 +70,7 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
         sent.push_back(row);
     }
     if (!group.all_agree(wrong.empty())) {
-        throw InvalidInput("ExchangePlan: " +
-                           (wrong.empty() ? std::string("a row that another rank")
-                                          : fmt::format("{}, which rank {}", wrong, group.rank())) +
+        throw InvalidInput("ExchangePlan: " + (wrong.empty() ? std::string("a row that another rank") : fmt::format("{}, which rank {}", wrong, group.rank())) +
                            " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
     }
     const auto plan = std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
@@ -108,9 +105,8 @@ at::Tensor ExchangePlan::sent_rows(const at::Device& device) const
 
 std::string to_string(const ExchangePlan& plan)
 {
-    return fmt::format("ExchangePlan: {} owned rows, {} sent to ranks {}, {} ghosts from ranks {}", plan.num_owned(),
-                       plan.num_sent(), ranks_in(plan.send_counts()), plan.num_ghosts(),
-                       ranks_in(plan.receive_counts()));
+    return fmt::format("ExchangePlan: {} owned rows, {} sent to ranks {}, {} ghosts from ranks {}", plan.num_owned(), plan.num_sent(),
+                       ranks_in(plan.send_counts()), plan.num_ghosts(), ranks_in(plan.receive_counts()));
 }
 
 }  // namespace meshard

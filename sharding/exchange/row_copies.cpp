@@ -28,8 +28,7 @@ void require_index(const char* where, const at::Tensor& index, std::int64_t num_
     const auto numbers = index.contiguous();
     const auto* begin = numbers.const_data_ptr<std::int64_t>();
     const auto* outside = std::find_if(begin, begin + numbers.numel(), [&](std::int64_t row) { return row < -1 || row >= num_rows; });
-    if (outside != begin + numbers.numel())
-        throw InvalidInput(fmt::format("{}: row {} of {}.", where, *outside, num_rows));
+    if (outside != begin + numbers.numel()) throw InvalidInput(fmt::format("{}: row {} of {}.", where, *outside, num_rows));
 }
 
 /// `kBytes` is the size of a row if known at compile time, else 0.
@@ -139,8 +138,7 @@ at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, st
 {
     require_index("scatter_some_rows", index, num_rows);
     if (rows.dim() < 1 || rows.size(0) != index.size(0)) {
-        throw InvalidInput(fmt::format("scatter_some_rows: {} rows for {} numbers. Pass a row for each.",
-                                       rows.dim() < 1 ? 0 : rows.size(0), index.size(0)));
+        throw InvalidInput(fmt::format("scatter_some_rows: {} rows for {} numbers. Pass a row for each.", rows.dim() < 1 ? 0 : rows.size(0), index.size(0)));
     }
     return with_backward(added(rows.detach(), index, num_rows), rows, "ScatterSomeRowsBackward",
                          [index](const at::Tensor& gradient) { return take_some_rows(gradient, index); });

@@ -59,9 +59,8 @@ void throw_if_any(std::optional<std::int64_t> bad, const RankGroup& group, const
     const auto all = group.all_gather_integers(std::vector<std::int64_t>{bad.has_value(), bad.value_or(0)});
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (all[r][0]) {
-            throw InvalidInput(fmt::format(
-                "RowRoutes: id {} {} (found by rank {}). Pass index maps of one and the same whole, each on its rank.",
-                all[r][1], what, r));
+            throw InvalidInput(
+                fmt::format("RowRoutes: id {} {} (found by rank {}). Pass index maps of one and the same whole, each on its rank.", all[r][1], what, r));
         }
     }
 }

@@ -15,11 +15,8 @@ std::vector<Gpu> visible_gpus()
     std::vector<Gpu> gpus;
     for (c10::DeviceIndex i = 0; i < c10::cuda::device_count(); ++i) {
         const auto* properties = at::cuda::getDeviceProperties(i);
-        gpus.push_back({properties->name,
-                        fmt::format("{}.{}", properties->major, properties->minor),
-                        static_cast<std::int64_t>(properties->totalGlobalMem),
-                        0,
-                        {}});
+        gpus.push_back(
+            {properties->name, fmt::format("{}.{}", properties->major, properties->minor), static_cast<std::int64_t>(properties->totalGlobalMem), 0, {}});
     }
     return gpus;
 }

@@ -174,10 +174,9 @@ private:
         bool same = complete_ ? saved.size() == shapes_.size() : saved.size() >= shapes_.size();
         for (std::size_t i = 0; same && i < shapes_.size(); ++i) same = saved[i].sizes().equals(shapes_[i]) && saved[i].scalar_type() == types_[i];
         if (!same) {
-            throw InvalidInput(fmt::format(
-                "checkpoint: the second run of the function saved {} tensors for backward, the first one {}, or they "
-                "differ in shape or type. Let it depend on nothing but its inputs and parameters.",
-                saved.size(), shapes_.size()));
+            throw InvalidInput(fmt::format("checkpoint: the second run of the function saved {} tensors for backward, the first one {}, or they "
+                                           "differ in shape or type. Let it depend on nothing but its inputs and parameters.",
+                                           saved.size(), shapes_.size()));
         }
         saved_ = std::move(saved);
     }

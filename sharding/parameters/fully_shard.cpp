@@ -534,9 +534,8 @@ at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) 
 {
     const auto& entry = *state_->trained.at(i);
     if (local.sizes() != entry.local.sizes()) {
-        throw InvalidInput(
-            fmt::format("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
-                        local.numel(), entry.name, entry.local.numel()));
+        throw InvalidInput(fmt::format("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.", local.numel(), entry.name,
+                                       entry.local.numel()));
     }
     return wrap(local.detach(), entry_spec(*state_, entry));
 }
@@ -586,12 +585,9 @@ Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout&
     const bool fits = dim >= 0 && dim < parameter.dim() && cut.blocks == 1 && static_cast<std::int64_t>(cut.extents->size()) == state.ranks().size() &&
                       cut.total() == parameter.size(dim);
     if (!fits || state.num_data > 1) {
-        throw InvalidInput(
-            "fully_shard: '" + name + "' cannot be kept in parts: " +
-            (fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.",
-                                state.num_data)
-                  : fmt::format("the extents must be one for each of {} ranks and make up the dimension.",
-                                state.ranks().size())));
+        throw InvalidInput("fully_shard: '" + name + "' cannot be kept in parts: " +
+                           (fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.", state.num_data)
+                                 : fmt::format("the extents must be one for each of {} ranks and make up the dimension.", state.ranks().size())));
     }
     Entry entry{name, parameter.sizes().vec(), 0, parameter.numel(), *cut.extents, parameter, parameter.requires_grad(), dim};
     parameter.mutable_grad() = at::Tensor();

@@ -118,10 +118,9 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
             for (std::int64_t r = 1; r < num_ranks; ++r) {
                 const bool differs = std::abs(of[r][k][0] - of[0][k][0]) > tolerance_of(types[k]) * std::max(of[r][k][1], of[0][k][1]);
                 if (!differs) continue;
-                throw InvalidInput(fmt::format(
-                    "replicate: the gradient of '{}' is a plain tensor and not the same on ranks 0 and {} of axis "
-                    "'{}': each rank has used it with its own rows only, as to_local returns them. {}.",
-                    names[k], r, device_mesh.axis_names()[axis], kRemedy));
+                throw InvalidInput(fmt::format("replicate: the gradient of '{}' is a plain tensor and not the same on ranks 0 and {} of axis "
+                                               "'{}': each rank has used it with its own rows only, as to_local returns them. {}.",
+                                               names[k], r, device_mesh.axis_names()[axis], kRemedy));
             }
         }
     }

@@ -107,18 +107,13 @@ void ShardSpec::validate() const
         if (!axis.extents) fail(where() + "has no extents", "Pass the number of rows of each rank.");
         const auto found = static_cast<std::int64_t>(axis.extents->size());
         if (found != num_ranks) {
-            fail(fmt::format("{}has {} extents, expected {}", where(), found, num_ranks),
-                 "Pass one extent for each rank, 0 for a rank without rows.");
+            fail(fmt::format("{}has {} extents, expected {}", where(), found, num_ranks), "Pass one extent for each rank, 0 for a rank without rows.");
         }
         for (std::int64_t r = 0; r < num_ranks; ++r) {
-            if ((*axis.extents)[r] < 0)
-                fail(fmt::format("{}has the extent {} on rank {}", where(), (*axis.extents)[r], r),
-                     "Expected 0 or more.");
+            if ((*axis.extents)[r] < 0) fail(fmt::format("{}has the extent {} on rank {}", where(), (*axis.extents)[r], r), "Expected 0 or more.");
         }
         if (axis.blocks < 1) fail(fmt::format("{}has {} blocks", where(), axis.blocks), "Expected 1 or more.");
-        if (axis.placement.dim < 0)
-            fail(fmt::format("{}cuts dimension {}", where(), axis.placement.dim),
-                 "Count the dimension from the front.");
+        if (axis.placement.dim < 0) fail(fmt::format("{}cuts dimension {}", where(), axis.placement.dim), "Count the dimension from the front.");
     }
 }
 

@@ -249,8 +249,7 @@ void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* wher
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
         if (dim < 0 || dim >= local.dim()) {
-            throw InvalidInput(fmt::format("{}: {} of a tensor with {} dimensions. Shard a dimension that it has.",
-                                           where, to_string(spec), local.dim()));
+            throw InvalidInput(fmt::format("{}: {} of a tensor with {} dimensions. Shard a dimension that it has.", where, to_string(spec), local.dim()));
         }
         const auto expected = axis.blocks * (*axis.extents)[spec.device_mesh->coordinate(a)];
         if (local.size(dim) != expected) {
@@ -406,8 +405,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
 {
     if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
         throw InvalidInput(
-            fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
-                        placements.size(), device_mesh->num_axes()));
+            fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.", placements.size(), device_mesh->num_axes()));
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -417,8 +415,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             auto& dim = axes[a].placement.dim;
             if (dim < 0) dim += local.dim();
             if (dim < 0 || dim >= local.dim()) {
-                throw InvalidInput(fmt::format("from_local: {} of a tensor with {} dimensions.",
-                                               to_string(placements[a]), local.dim()));
+                throw InvalidInput(fmt::format("from_local: {} of a tensor with {} dimensions.", to_string(placements[a]), local.dim()));
             }
             auto extents = std::make_shared<Extents>();
             for (const auto& shape : shapes) extents->push_back(shape[dim]);
@@ -479,8 +476,7 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
     const auto& source = spec_of(tensor);
     if (placements.size() != source->axes.size()) {
         throw InvalidInput(
-            fmt::format("redistribute: {} placements for a device mesh of {} axes. Give one placement an axis.",
-                        placements.size(), source->axes.size()));
+            fmt::format("redistribute: {} placements for a device mesh of {} axes. Give one placement an axis.", placements.size(), source->axes.size()));
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -489,8 +485,7 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
         if (placements[a].is_shard()) {
             if (dim < 0) dim += tensor.dim();
             if (dim < 0 || dim >= tensor.dim()) {
-                throw InvalidInput(fmt::format("redistribute: {} of a tensor with {} dimensions.",
-                                               to_string(placements[a]), tensor.dim()));
+                throw InvalidInput(fmt::format("redistribute: {} of a tensor with {} dimensions.", to_string(placements[a]), tensor.dim()));
             }
         }
         if (source->axes[a].placement == axes[a].placement) {

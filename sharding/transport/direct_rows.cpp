@@ -67,8 +67,7 @@ DirectRows::DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStr
 
     if (is_written_to && peers_.memory->offset_of(received_) < 0) {
         target_ = peers_.memory->empty(received_.sizes(), received_.options());
-        if (!target_.defined())
-            throw std::runtime_error(fmt::format("no memory for {} bytes of other ranks' rows", receive));
+        if (!target_.defined()) throw std::runtime_error(fmt::format("no memory for {} bytes of other ranks' rows", receive));
     }
     auto numbers = send_bytes;  // then one target offset for each rank, and the number of bytes expected from each rank
     numbers[me] = 0;

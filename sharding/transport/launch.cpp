@@ -35,10 +35,9 @@ int number(const char* variable)
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-        throw InvalidInput(
-            fmt::format("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
-                        "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
-                        variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max()));
+        throw InvalidInput(fmt::format("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
+                                       "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
+                                       variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max()));
     }
     return value;
 }
@@ -95,10 +94,9 @@ std::string hostname()
 
 InvalidInput no_rendezvous(const LaunchInfo& info)
 {
-    return InvalidInput(
-        fmt::format("launch: {} ranks (from {}) need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT "
-                    "to the host of rank 0 and a free port, or MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.",
-                    info.size, info.source));
+    return InvalidInput(fmt::format("launch: {} ranks (from {}) need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT "
+                                    "to the host of rank 0 and a free port, or MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.",
+                                    info.size, info.source));
 }
 
 }  // namespace
@@ -144,8 +142,7 @@ LaunchInfo detect_launch()
     }
 
     if (info.size < 1 || info.rank < 0 || info.rank >= info.size) {
-        throw InvalidInput(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.",
-                                       info.rank, info.size, info.source));
+        throw InvalidInput(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.", info.rank, info.size, info.source));
     }
     if (info.size > 1) {
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
@@ -211,9 +208,8 @@ public:
         } catch (const Error&) {
             throw;
         } catch (const std::exception& error) {
-            throw CommunicationError(
-                fmt::format("launch: rank {} could not connect to the other ranks of '{}' within {} s: {}", rank_, axis,
-                            timeout_.count() / 1000, first_line(error.what())));
+            throw CommunicationError(fmt::format("launch: rank {} could not connect to the other ranks of '{}' within {} s: {}", rank_, axis,
+                                                 timeout_.count() / 1000, first_line(error.what())));
         }
     }
 
@@ -222,8 +218,8 @@ public:
         try {
             for (const auto& backend : backends_) backend->barrier({})->wait();
         } catch (const std::exception& error) {
-            throw CommunicationError(fmt::format("launch: rank {} waits for the others to end their work: {}. See the other ranks' messages.", rank_,
-                                                 first_line(error.what())));
+            throw CommunicationError(
+                fmt::format("launch: rank {} waits for the others to end their work: {}. See the other ranks' messages.", rank_, first_line(error.what())));
         }
     }
 
@@ -308,8 +304,7 @@ private:
                 if (is_of_agent && space != std::string::npos && has_ended(text.substr(space + 1))) text.clear();
                 if (text.starts_with(kFailed)) {
                     wait_for_others_to_read();
-                    throw CommunicationError(
-                        fmt::format("launch: rank {} has failed: {}", r, text.substr(std::strlen(kFailed))));
+                    throw CommunicationError(fmt::format("launch: rank {} has failed: {}", r, text.substr(std::strlen(kFailed))));
                 }
                 if (text.empty())
                     missing += (missing.empty() ? "" : ", ") + std::to_string(r);
@@ -320,10 +315,9 @@ private:
             }
         } while (!missing.empty() && std::chrono::steady_clock::now() < deadline);
         if (missing.empty()) return;
-        throw CommunicationError(
-            fmt::format("launch: rank {} of {} did not connect within {} s. See that rank's own messages, and whether "
-                        "its verb, RANK, MASTER_ADDR and MASTER_PORT are right.",
-                        missing, size_, static_cast<int>(timeout_seconds)));
+        throw CommunicationError(fmt::format("launch: rank {} of {} did not connect within {} s. See that rank's own messages, and whether "
+                                             "its verb, RANK, MASTER_ADDR and MASTER_PORT are right.",
+                                             missing, size_, static_cast<int>(timeout_seconds)));
     }
 
     /// Called on every rank if facts differ: writes this rank's facts, and reads the others' that arrive within some
@@ -334,9 +328,7 @@ private:
         std::vector<std::string> packed(size_);
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
-            while ((packed[r] = read(fmt::format("facts.{}", r))).empty() &&
-                   std::chrono::steady_clock::now() < deadline)
-                usleep(2000);
+            while ((packed[r] = read(fmt::format("facts.{}", r))).empty() && std::chrono::steady_clock::now() < deadline) usleep(2000);
         }
         wait_for_others_to_read();
         return RanksDisagree(packed);
@@ -360,8 +352,7 @@ private:
         if (rank_ != 0) return;
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
-            while (!store_->check({fmt::format("read.{}", r)}) && std::chrono::steady_clock::now() < deadline)
-                usleep(2000);
+            while (!store_->check({fmt::format("read.{}", r)}) && std::chrono::steady_clock::now() < deadline) usleep(2000);
         }
     }
 
@@ -449,10 +440,9 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
             if (over_mpi) return world;
             world->finish();
         } else if (backend == "mpi") {
-            throw CommunicationError(
-                fmt::format("launch: MESHARD_BACKEND=mpi, but MPI does not see the {} ranks that {} started, or this "
-                            "build has no MPI. Start with mpirun, or leave it to Gloo.",
-                            info.size, info.source));
+            throw CommunicationError(fmt::format("launch: MESHARD_BACKEND=mpi, but MPI does not see the {} ranks that {} started, or this "
+                                                 "build has no MPI. Start with mpirun, or leave it to Gloo.",
+                                                 info.size, info.source));
         }
     }
     return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device, facts);

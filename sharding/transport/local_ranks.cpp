@@ -133,8 +133,7 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     if (pid == 0 && delays_signals)
         for (const int signal : {SIGINT, SIGHUP}) sigaddset(&before, signal);
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
+    if (pid < 0) throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive the launcher
         if (getppid() != parent) _exit(kExitOfDeadRank);
@@ -181,8 +180,8 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
             kind = 2;
         } else if (WIFSIGNALED(status[rank])) {
             const int signal = WTERMSIG(status[rank]);
-            failure.message = fmt::format("meshard: rank {} was killed by signal {} ({}{}). All ranks have stopped.",
-                                          rank, signal, strsignal(signal), signal == SIGKILL ? "; out of memory?" : "");
+            failure.message = fmt::format("meshard: rank {} was killed by signal {} ({}{}). All ranks have stopped.", rank, signal, strsignal(signal),
+                                          signal == SIGKILL ? "; out of memory?" : "");
             kind = 0;
         } else if (failure.message.empty() && !is_result_of_all) {
             failure.message = fmt::format("meshard: rank {} ended with exit code {}.", rank, failure.exit_code);

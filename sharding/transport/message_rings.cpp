@@ -110,9 +110,8 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
     rings.peek(peer, MessageRings::kLine, copy);
     std::memcpy(&header, bytes.data(), sizeof header);
     if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
-        throw std::runtime_error(
-            fmt::format("the ranks call different collectives: here {} of {} bytes, on rank {} {} of {}",
-                        name_of(expected.kind), expected.bytes, peer, name_of(header.kind), header.bytes));
+        throw std::runtime_error(fmt::format("the ranks call different collectives: here {} of {} bytes, on rank {} {} of {}", name_of(expected.kind),
+                                             expected.bytes, peer, name_of(header.kind), header.bytes));
     }
     if (rings.available(peer) < n) return false;
     rings.peek(peer, n, copy);

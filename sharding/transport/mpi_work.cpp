@@ -108,8 +108,7 @@ bool MpiWork::wait(std::chrono::milliseconds timeout)
             if (isCompleted()) return true;  // the rank may have sent everything before it left
             throw std::runtime_error(who);
         }
-        if (std::chrono::steady_clock::now() > deadline)
-            throw std::runtime_error(fmt::format("no answer within {} s", limit.count() / 1000));
+        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error(fmt::format("no answer within {} s", limit.count() / 1000));
     }
     return true;
 }
@@ -180,8 +179,8 @@ bool MpiRows::advance(Written& written)
     auto& offset = written.target.offset;
     // Writing more would overwrite what follows the target.
     if (!had_target && written.target.bytes != written.end - written.begin) {
-        throw std::runtime_error(fmt::format("all_to_all: {} bytes are sent to rank {}, which expects {}",
-                                             written.end - written.begin, written.rank, written.target.bytes));
+        throw std::runtime_error(
+            fmt::format("all_to_all: {} bytes are sent to rank {}, which expects {}", written.end - written.begin, written.rank, written.target.bytes));
     }
     if (!had_target && offset < 0) {
         send(written.rank, written.begin, written.end);

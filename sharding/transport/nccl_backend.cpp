@@ -18,8 +18,7 @@ std::string identity_of_gpu(const at::Device& device)
 {
     const char* const host = std::getenv("NCCL_HOSTID");
     std::string text = host ? host + std::string(" ") : "";
-    for (const unsigned char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes)
-        text += fmt::format("{:02x}", byte);
+    for (const unsigned char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) text += fmt::format("{:02x}", byte);
     return text;
 }
 

@@ -248,8 +248,7 @@ public:
             const auto before = std::accumulate(incoming.sizes.begin(), incoming.sizes.begin() + me, std::int64_t{0});
             const auto total = std::accumulate(incoming.sizes.begin(), incoming.sizes.end(), std::int64_t{0});
             if (incoming.sizes[me] != receive_[r]) {
-                throw std::runtime_error(
-                    fmt::format("all_to_all: rank {} sends {} bytes, expected {}", r, incoming.sizes[me], receive_[r]));
+                throw std::runtime_error(fmt::format("all_to_all: rank {} sends {} bytes, expected {}", r, incoming.sizes[me], receive_[r]));
             }
             if (is_new) rings.advance(r, before);  // skips what the peer sends to other ranks
             const auto n = std::min(rings.available(r), receive_[r] - taken_[r]);
