@@ -132,7 +132,7 @@ TEST(EncodedModel, OfEveryKindIsToldTheWavesAfterItsOtherInputs)
     for (const auto* name : {"transolver", "flare", "geotransolver", "meshgraphnet"}) {
         const auto& entry = find_model(name);
         const auto arguments = [&](std::int64_t embedding_dim) {
-            auto chosen = entry.widths({.embedding_dim = embedding_dim, .num_constants = 0, .out_dim = 2, .has_time = false});
+            auto chosen = entry.arguments_for({.embedding_dim = embedding_dim, .num_constants = 0, .out_dim = 2, .has_time = false});
             for (const char* key : {"n_layers", "processor_size"}) {
                 if (entry.defaults.contains(key)) chosen[key] = 1;
             }

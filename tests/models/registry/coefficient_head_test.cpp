@@ -22,7 +22,7 @@ constexpr std::int64_t kHeadFields = 2, kHeadFeatures = 5;
 Model model_for_head(const char* name)
 {
     const auto& entry = find_model(name);
-    auto chosen = entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = kHeadFields + kHeadFeatures, .has_time = false});
+    auto chosen = entry.arguments_for({.embedding_dim = 6, .num_constants = 0, .out_dim = kHeadFields + kHeadFeatures, .has_time = false});
     for (const char* key : {"n_layers", "processor_size"}) {
         if (entry.defaults.contains(key)) chosen[key] = 1;
     }
