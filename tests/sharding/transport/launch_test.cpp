@@ -177,7 +177,9 @@ TEST(World, SaysAtItsEndThatARankLeftWithoutOne)
             ranks.emplace_back([&, rank] {
                 const auto world = World::connect({rank, 2, rank, "environment", "file://" + pattern + "/store"}, 30);
                 const auto mesh = DeviceMesh::create(*world, {2}, {"domain"});
-                if (rank == 0) EXPECT_THROW(world->finish(), CommunicationError) << backend;
+                if (rank == 0) {
+                    EXPECT_THROW(world->finish(), CommunicationError) << backend;
+                }
             });
         }
         for (auto& rank : ranks) rank.join();
