@@ -86,7 +86,7 @@ void say_on_interruption_of(std::string_view verb, const std::string& left)
         const char* const number = std::getenv(rank);
         if (number && std::string_view(number) != "0") return;
     }
-    // At a terminal the line would stand behind a progress bar and ^C.
+    // At a terminal the current line may show a progress bar or ^C, so the message begins on a new one.
     const std::string line = isatty(STDERR_FILENO) == 1 ? "\n" : "";
     say_on_interruption(line + "meshard " + std::string(verb) + ": interrupted." + (left.empty() ? "" : " ") + left + "\n", left);
 }

@@ -10,8 +10,8 @@ namespace meshard {
 
 std::string size_of_small_parts(std::int64_t num_parts, std::int64_t num_rows, const std::filesystem::path& place)
 {
-    constexpr std::uint64_t kBytesOfPart = 4300, kLarge = 100 << 20;  // measured, of a surface with two arrays
-    constexpr std::int64_t kFewRows = 100;                            // of a part
+    constexpr std::uint64_t kBytesOfPart = 4300, kLarge = 100 << 20;  // measured on a surface with two arrays
+    constexpr std::int64_t kFewRows = 100;                            // parts with fewer rows consist mostly of headers
     const auto bytes = kBytesOfPart * static_cast<std::uint64_t>(num_parts);
     if (bytes < kLarge || num_rows > kFewRows * num_parts) return {};
     std::error_code error;

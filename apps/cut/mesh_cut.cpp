@@ -73,7 +73,8 @@ std::int32_t given_part(const DataArray& array, std::int64_t row)
     return static_cast<std::int32_t>(value);
 }
 
-// The given owners of this rank's share of the rows, if the method is a file or an array of the mesh. Sets the number of parts.
+// Returns the owners of this rank's share of the rows and sets the number of parts, if the method is a file or an array
+// of the mesh.
 std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, std::int64_t num_rows, CutArguments& arguments, RankMessages& messages)
 {
     if (!is_given_partition(arguments.method)) return std::nullopt;
@@ -119,7 +120,7 @@ void warn_of_nan(const CutSteps& steps, RankMessages& messages)
         }
 }
 
-// The path of the folder in which all ranks write. Rank 0 makes the folder and sends the path.
+// Returns on all ranks the path of the folder that rank 0 has made, in which all ranks write.
 std::filesystem::path share_path(RankMessages& messages, const std::optional<PartialFolder>& folder)
 {
     const auto text = folder ? folder->path().string() : std::string();
@@ -190,7 +191,7 @@ void save(CutSteps& steps, CutJob& job, const MeshSource& source, RankMessages& 
 
 StageTimer cut_timer()
 {
-    // Fractions of the time for a million tetrahedra in 8 parts.
+    // These are fractions of the time for a million tetrahedra in 8 parts.
     return StageTimer({{"read", 0.06}, {"graph", 0.16}, {"partition", 0.4}, {"quality", 0.03}, {"ghosts", 0.03}, {"extract", 0.32}, {"write", 0.32}});
 }
 
@@ -226,7 +227,8 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
         if (is_first) folders.emplace(arguments.preview);
         steps.draw(job, arguments.preview);
     }
-    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});  // also keeps every rank here until all are done
+    // This also keeps every rank here until all are done.
+    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});
     report.peak_bytes = std::ranges::max(peaks);
     report.seconds = timer.finish();
     report.stage_peaks = timer.peaks();

@@ -15,7 +15,7 @@ namespace meshard {
 
 namespace {
 
-/// The largest number of neighbours of a part divided by the mean; 1 without neighbours.
+/// Returns the largest number of neighbours of a part divided by the mean; 1 without neighbours.
 double balance_of_neighbors(const PartitionQuality& quality)
 {
     double most = 0, sum = 0;
@@ -34,7 +34,7 @@ std::vector<std::size_t> parts_in_pieces(const PartitionQuality& quality)
     return parts;
 }
 
-/// `Max number of cells = 100 (0% above average 100)`, as OpenFOAM's decomposePar prints it.
+/// Prints `Max number of cells = 100 (0% above average 100)`, as OpenFOAM's decomposePar does.
 template <class F>
 void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
 {
@@ -51,7 +51,7 @@ void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
     std::cout << '\n';
 }
 
-// The largest imbalance of all weights, relative to the parts' capacities.
+// Returns the largest imbalance of all weights, relative to the parts' capacities.
 double largest_imbalance(const PartitionReport& report)
 {
     double largest = report.imbalances.empty() ? report.quality.imbalance : 0;

@@ -19,7 +19,7 @@ std::string bytes_text(double bytes)
     return meshard::bytes_text(static_cast<std::uint64_t>(std::max(0.0, bytes)));
 }
 
-/// What to do: a mode that needs less, more ranks, fewer points.
+/// Lists what the user can do: choose a memory mode that needs less, more ranks, fewer points.
 std::vector<std::string> remedies(const DeviceLoad& load, const MemoryInUse& memory)
 {
     std::vector<std::string> all;
@@ -45,7 +45,7 @@ MemoryInUse memory_in_use(const c10::Device& device)
             const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
             return {allocated.current, allocated.peak, static_cast<std::int64_t>(allocator->getMemoryInfo(device.index()).second)};
         } catch (const c10::Error&) {
-            return {};  // an accelerator that does not count
+            return {};  // the accelerator keeps no statistics
         }
     }
     std::ifstream stream("/proc/self/statm");
@@ -63,7 +63,7 @@ std::string out_of_memory_text(const DeviceLoad& load, const MemoryInUse& memory
     if (load.num_points > 0) text += ", " + std::to_string(load.num_points) + " points" + (load.num_ranks > 1 ? " on this rank" : "");
     text += load.num_points > 0 ? ", does not fit into " : " does not fit into ";
     text += (memory.total > 0 ? "the " + bytes_text(static_cast<double>(memory.total)) + " of " : std::string()) + load.device.str();
-    // What was taken before the memory ended is the least that it can be.
+    // The work needs at least the memory that it had when the allocation failed.
     if (load.num_points > 0 && memory.peak > 0) {
         const auto taken = static_cast<double>(memory.peak);
         text += ": " + (load.memory.empty() ? std::string() : "with memory mode " + load.memory + " ") + "it takes at least " +

@@ -28,14 +28,14 @@ int num_devices(c10::DeviceType type)
     return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type)->deviceCount() : 0;
 }
 
-/// The name of the accelerator that was registered with LibTorch; empty if there is none.
+/// Returns the name of the accelerator that is registered with LibTorch; empty if there is none.
 std::string registered_accelerator()
 {
     const bool is_there = c10::is_privateuse1_backend_registered() && num_devices(c10::DeviceType::PrivateUse1) > 0;
     return is_there ? c10::get_privateuse1_backend(/*lower_case=*/true) : "";
 }
 
-/// @throws UsageError why it cannot be
+/// Finds the device type that has this name. @throws UsageError that says why this process cannot use it
 c10::DeviceType type_named(const std::string& name)
 {
     if (name == "cpu") return c10::DeviceType::CPU;
@@ -114,7 +114,7 @@ std::int64_t memory_of(const at::Device& device)
     try {
         return static_cast<std::int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
     } catch (const c10::Error&) {
-        return of_machine;  // an accelerator that does not say
+        return of_machine;  // the accelerator does not report its memory
     }
 }
 
@@ -132,7 +132,8 @@ std::int64_t free_memory()
 {
     auto free = memory_of(at::kCPU);
     if (const auto kilobytes = number_in_file("/proc/meminfo", "MemAvailable:")) free = std::min(free, 1024 * *kilobytes);
-    // Of both versions of control groups, as a container and the machine itself see them.
+    // Control groups of version 1 or 2 may limit the memory. A container sees its own group's files at the root, the
+    // machine sees them in the group's folder.
     std::ifstream groups("/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);) {
         const auto last = line.rfind(':');

@@ -23,7 +23,7 @@ bool is_of_vectors(Quantity quantity)
     return quantity == Quantity::Divergence || quantity == Quantity::Vorticity || quantity == Quantity::QCriterion;
 }
 
-/// Whether all polygons have the same normal, up to its sign.
+/// Returns whether all polygons have the same normal, up to its sign.
 bool is_plane(const Mesh& mesh)
 {
     Vector3 first{};
@@ -50,7 +50,7 @@ at::Tensor vorticity_of(const at::Tensor& j)
     return at::stack({entry(j, 2, 1) - entry(j, 1, 2), entry(j, 0, 2) - entry(j, 2, 0), entry(j, 1, 0) - entry(j, 0, 1)}, 1);
 }
 
-/// Half of |W|^2 - |S|^2 is minus half the trace of J J.
+/// Q is (|W|^2 - |S|^2) / 2, which equals minus half the trace of J J.
 at::Tensor q_criterion_of(const at::Tensor& j)
 {
     const auto squares = entry(j, 0, 0).square() + entry(j, 1, 1).square() + entry(j, 2, 2).square();
@@ -171,7 +171,7 @@ at::Tensor FieldDerivatives::point_gradient(const at::Tensor& values)
     const auto of_cells = to_local((*point_gradient_)(geometry_.points().field(values)));
     const auto counts = counts_.view({-1, 1, 1});
     const auto counted = of_cells.masked_fill(counts.eq(0), 0);
-    // Both are means over all cells around a point: their ratio is the mean over the cells that count.
+    // Both operators average over all cells around a point; the ratio is the mean over the cells that count.
     const auto sums = to_local((*to_points_)(geometry_.cells().field(counted))), shares = to_local((*to_points_)(geometry_.cells().field(counts)));
     return sums / shares;
 }

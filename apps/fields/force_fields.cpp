@@ -12,7 +12,7 @@ namespace meshard {
 
 namespace {
 
-// The names that solvers and data sets use, in order of preference: OpenFOAM's, its time means, DrivAerML's, plain words.
+// Solvers and data sets use these names, in order of preference: OpenFOAM's, its time means, DrivAerML's, plain words.
 constexpr std::array pressure_names{"p", "pMean", "pMeanTrim", "pressure", "Pressure"};
 constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss", "WallShearStress"};
 
@@ -22,14 +22,14 @@ const DataArray* find_anywhere(const Mesh& mesh, std::string_view name)
     return array ? array : find_array(mesh.point_data, name);
 }
 
-/// The named array. Throws with the nearest name if there is none.
+/// Returns the named array, or throws with the nearest name if there is none.
 const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std::string_view where)
 {
     if (const DataArray* array = find_anywhere(mesh, name)) return *array;
     throw_no_field(mesh, name, where);
 }
 
-/// Values of `array` at cells; for point data the mean over each cell's points.
+/// Returns the values of `array` at cells; for point data the mean over each cell's points.
 CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
 {
     if (array.type() == ScalarType::String || array.num_components() != num_components) {
@@ -60,7 +60,7 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     return field;
 }
 
-/// The first of `names` that the mesh has; the others that it has are listed in `also_there`.
+/// Returns the first of `names` that the mesh has, and in `also_there` the others that it has.
 CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components, std::string_view where, const std::string& what,
                       const std::string& remedy)
 {

@@ -40,11 +40,12 @@ void refuse_extras(const CLI::App& app)
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
-    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";  // the nearest of one letter is meaningless
+    // A single letter resembles no name.
+    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";
     throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
 }
 
-/// What a value should have been that CLI11 could not convert to a number.
+/// Turns CLI11's message on a value that is not a number into one that says which numbers are expected.
 std::string conversion_fault(CLI::App& app, const std::string& text)
 {
     constexpr std::string_view kBeginning = "Could not convert: ";
@@ -58,7 +59,7 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (end != value.data() + value.size()) return beginning + "number.";
-    bool is_wide = true;  // of 64 bits
+    bool is_wide = true;  // whether the option holds 64 bits
     try {
         option->clear();
         option->add_result(std::to_string(std::int64_t{1} << 32));
@@ -70,7 +71,7 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
     return beginning + "whole number of " + (number < 0 ? "at least -" : "at most ") + std::to_string(most) + ".";
 }
 
-/// CLI11 takes numbers beyond 64 bits for the largest one of those.
+/// Throws for numbers beyond 64 bits, which CLI11 replaces by the largest one without a word.
 void refuse_wide_numbers(const CLI::App& app)
 {
     for (const CLI::Option* option : app.get_options()) {
@@ -87,12 +88,13 @@ void refuse_wide_numbers(const CLI::App& app)
     }
 }
 
-/// A value of an option, as the same on all ranks: of a file or folder its place, whatever links and words lead there, and a file's size.
+/// Returns an option's value in a form that is equal on all ranks: a file or folder as its absolute path without links,
+/// an input file with its size.
 std::string identity(const CLI::Option& option, const std::string& value)
 {
     std::error_code error;
     const auto status = std::filesystem::status(value, error);
-    const bool is_output = option.check_lname("output");  // may be there already on the rank that writes it
+    const bool is_output = option.check_lname("output");  // the rank that writes it may have made it
     if (value.empty() || (!std::filesystem::exists(status) && !is_output)) return value;
     const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(value, error), error);
     if (error) return value;
@@ -160,7 +162,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         std::cout << help_text(app);
         return false;
     } catch (const CLI::ParseError& error) {
-        // A required option may be missing because it was misspelled: reports an unknown option first.
+        // A required option may be missing because it was misspelled, so an unknown option is reported first.
         if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
         std::string text = dynamic_cast<const CLI::ConversionError*>(&error) ? conversion_fault(app, error.what()) : error.what();
         // For numbers that must be above 0, CLI11 prints the largest double with its 309 digits.

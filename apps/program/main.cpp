@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// The programs `meshard` and `meshard-models`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
+// The programs `meshard` and `meshard-models` pick the verb and turn exceptions into one sentence on stderr and an exit
+// code.
 #include "apps/console/error_text.h"
 #include "apps/program/command_line.h"
 #include "apps/program/sibling_program.h"
@@ -61,7 +61,8 @@ const Verb& find_verb(const std::string& name)
                      (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
 }
 
-/// Each process of a launcher would do the whole, write the same file, and never answer ranks that were started with another verb.
+/// Throws if a launcher started several ranks of a verb that runs on one: each would do all the work and write the same
+/// file.
 void refuse_ranks(std::string_view verb)
 {
     constexpr std::string_view kOnOneRank[] = {"info", "repartition", "check", "merge", "convert", "sweep", "forces", "render"};
@@ -99,7 +100,7 @@ int run(const std::vector<std::string>& arguments)
     const Verb& verb = find_verb(first);
     refuse_ranks(verb.name);
     const auto rest = std::span(arguments).subspan(1);
-    // Some verbs read a file twice, which is no reason to say anything twice.
+    // Some verbs read a file twice; this handler prints each of its warnings once.
     set_read_warning_handler([first](const std::string& text) {
         static std::mutex one_at_a_time;
         static std::set<std::string> said;
@@ -124,7 +125,7 @@ int fail(const std::string& verb, const std::string& message, int code)
 
 int run_and_report(const std::vector<std::string>& arguments)
 {
-    // Messages begin with the name only if it is that of a verb.
+    // A message begins with the first argument only if that is a verb.
     std::string verb;
     const auto is_first = [&](const Verb& v) { return !arguments.empty() && v.name == arguments.front(); };
     if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
@@ -137,7 +138,7 @@ int run_and_report(const std::vector<std::string>& arguments)
     } catch (const std::filesystem::filesystem_error& error) {
         return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
     } catch (const std::system_error& error) {
-        const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // as threads are that cannot be started
+        const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // a thread cannot be started
         return fail(verb, error_text(error) + (is_short ? ": the system has no more threads, or no memory for them. See `ulimit -u` and `ulimit -v`." : ""),
                     exit_code_of_current_error());
     } catch (const std::exception& error) {
@@ -147,11 +148,13 @@ int run_and_report(const std::vector<std::string>& arguments)
     }
 }
 
-/// Opens standard streams that were closed at the start: otherwise the next opened files would get their numbers, and messages would be written to them.
+/// Opens standard streams that were closed at the start: otherwise the next opened files would get their numbers, and
+/// messages would be written to them.
 void open_closed_streams()
 {
     for (int stream = 0; stream <= 2; ++stream) {
-        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);  // takes the lowest free number, which is `stream`
+        // `open` takes the lowest free number, which is `stream`.
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);
     }
 }
 
@@ -161,7 +164,7 @@ void open_closed_streams()
 int main(int argc, char** argv)
 {
     meshard::open_closed_streams();
-    // A file beyond the allowed size must be a write error, as a full disk is, not end the process.
+    // A write beyond the allowed file size must fail, as on a full disk, and not end the process.
     std::signal(SIGXFSZ, SIG_IGN);
     if (argc > 1) meshard::say_on_interruption_of(argv[1], "Nothing was begun; the same command starts again.");
     meshard::end_well_on_interruption();

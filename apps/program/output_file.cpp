@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 using FileId = std::pair<dev_t, ino_t>;
 
-/// Of the file to which a path leads; nothing where there is none.
+/// Returns the identity of the file to which a path or link leads; nothing if there is none.
 std::optional<FileId> id_of(const fs::path& path)
 {
     struct stat found = {};
@@ -46,7 +46,7 @@ fs::path folder_of(const fs::path& file)
     return fs::absolute(file).lexically_normal().parent_path();
 }
 
-/// The files of which an input consists. Of one that cannot be read none: its reader says what is wrong.
+/// Returns the files that make up an input. An unreadable input has none here, since its reader reports the error.
 std::vector<fs::path> files_of(const fs::path& input)
 {
     try {
@@ -65,7 +65,8 @@ bool is_index(const fs::path& file)
     return file.extension() == ".pvtu" || file.extension() == ".pvtp";
 }
 
-/// Whether `file` is written with the index `output`: its pieces are NAME_0000 beside it, or in a folder NAME_pieces.
+/// Returns whether `file` is a piece of the index `output`: pieces are called NAME_0000 beside it, or are in the folder
+/// NAME_pieces.
 bool is_piece(const fs::path& file, const fs::path& output)
 {
     if (!is_index(output)) return false;
@@ -96,7 +97,9 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
             for (const auto& input : inputs) {
                 const bool is_case = is_foam_case(input);
                 for (const auto& file : files_of(input)) {
-                    if (is_case && file.extension() == output.extension()) continue;  // all files in a case's folder count as read, also a mesh written into it
+                    // A mesh that an earlier run wrote into a case's folder is listed among the case's files, but is no
+                    // input.
+                    if (is_case && file.extension() == output.extension()) continue;
                     read.push_back(file);
                     if (const auto of_file = id_of(file)) by_id.emplace(*of_file, file);
                 }

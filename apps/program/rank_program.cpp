@@ -28,9 +28,10 @@ namespace {
 int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body, const std::string& device_name)
 {
     if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
-    // Backward runs in this thread, with its settings and its device, and not in a thread of the device's.
+    // The backward pass runs in this thread, with its settings and its device, and not in autograd's thread for the
+    // device.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-    at::globalContext().setAllowTF32CuBLAS(false);  // whatever TORCH_ALLOW_TF32_CUBLAS_OVERRIDE says
+    at::globalContext().setAllowTF32CuBLAS(false);  // overrides the variable TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
     try {
         const auto device = device_of_rank(device_name, info);
         const c10::DeviceGuard current(device);
@@ -40,14 +41,15 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
             world->finish();
             return code;
         } catch (const CommunicationError&) {
-            throw_if_interrupted();  // another rank may have ended by the same wish first
+            throw_if_interrupted();  // the same interruption may have ended another rank first
             throw;
         }
     } catch (const FailedElsewhere&) {
-        return exit_code::ok;  // mpirun ends all ranks at the first other code, and the rank that reports the error may not have done so yet
+        // mpirun ends all ranks at the first other code, perhaps before the rank that failed has reported its error.
+        return exit_code::ok;
     } catch (const std::exception& error) {
         const int code = exit_code_of_current_error();
-        if (code == exit_code::interrupted) {  // the wish of the user, which reaches every rank: one speaks
+        if (code == exit_code::interrupted) {  // an interruption reaches every rank, so only one reports it
             show_progress("");
             if (info.rank == 0) std::cerr << "meshard " << verb << ": " << error_text(error) << std::endl;
             return code;
@@ -57,10 +59,10 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     }
 }
 
-/// What a process of this program needs before it has read any data.
+/// Memory that a process of this program needs before it has read any data, in bytes.
 struct RankMemory {
-    std::uint64_t own = 0;     // that no other process shares
-    std::uint64_t mapped = 0;  // address space, with that of a few threads
+    std::uint64_t own = 0;     // not shared with other processes
+    std::uint64_t mapped = 0;  // address space, including that of a few threads
 };
 
 RankMemory memory_of_rank()

@@ -36,14 +36,14 @@ void run_in_sibling_program(const std::string& verb, std::span<const std::string
     std::error_code ignored;
     const auto path = std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(name);
     if (name == "meshard-models") prepare_torch(verb, path.parent_path());
-    // Where LibTorch cannot be mapped, its constructors end the process before main.
+    // If LibTorch's libraries cannot be mapped, their constructors end the process before main.
     constexpr rlim_t kLeastMapped = rlim_t{580} << 20;
     rlimit limit{};
     if (name == "meshard-models" && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastMapped) {
         throw UsageError(verb + " needs LibTorch, which maps " + std::to_string(kLeastMapped >> 20) + " MiB before anything is read, and ulimit -v allows " +
                          std::to_string(limit.rlim_cur >> 20) + " MiB. Raise it.");
     }
-    // The program name in messages is the one that the user called.
+    // Messages begin with the program name that the user called.
     std::vector<char*> argv{const_cast<char*>("meshard"), const_cast<char*>(verb.c_str())};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);

@@ -34,7 +34,7 @@ std::string version_of(const std::filesystem::path& torch)
     return {};
 }
 
-/// Throws unless the folder has the version with which meshard was compiled, up to the last number.
+/// Throws unless the folder has LibTorch of the major and minor version with which meshard was compiled.
 void check_torch(const std::filesystem::path& torch, const std::string& described)
 {
     const auto expected = expected_torch();

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard bench step, model, scaling, operators, ghosts: measures sharded runs and compares them with plain LibTorch in the same run.
+// meshard bench step, model, scaling, operators, ghosts: times sharded runs and plain LibTorch side by side.
 #include "apps/bench/ghost_benchmark.h"
 #include "apps/bench/model_benchmark.h"
 #include "apps/bench/operator_benchmark.h"
@@ -42,7 +41,7 @@ struct BenchArguments {
 
 const std::vector<std::string> kMemoryNames{"stored", "recomputed", "streamed", "auto"}, kPrecisionNames{"float32", "tf32", "bfloat16", "float16"};
 
-/// The run with what a word of --also changes, such as `points=100000,precision=tf32`. @throws UsageError
+/// Returns `run` with the changes of a word of --also, e.g. `points=100000,precision=tf32`. @throws UsageError
 BenchArguments changed(BenchArguments run, const std::string& word)
 {
     std::istringstream parts(word);
@@ -181,7 +180,7 @@ void report(const BenchArguments& arguments, const StepTimes& times)
               << "  messages per step and rank " << times.num_messages << ", " << times.message_bytes << " bytes\n";
 }
 
-/// A Transolver of the shape that the options say, or any model by name and arguments.
+/// Makes a Transolver of the options' shape, or any model by name and arguments.
 TimedModel model_to_time(const BenchArguments& arguments, c10::Device device)
 {
     if (arguments.model == "transolver" && arguments.arguments.empty() && arguments.grid.empty()) return timed_transolver(arguments.shape, device);
@@ -191,7 +190,7 @@ TimedModel model_to_time(const BenchArguments& arguments, c10::Device device)
     return timed_model(arguments.model, constructor, arguments.shape.num_points, arguments.grid, device);
 }
 
-/// Times one run. `memory` becomes the mode in which it fitted.
+/// Times one run. `memory` becomes the mode that fitted into the device; `name` and `num_points` become the model's.
 ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::string& name, std::int64_t& num_points)
 {
     const auto device = device_of_rank(arguments.device, {});

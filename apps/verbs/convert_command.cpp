@@ -38,8 +38,8 @@ struct ConvertOptions {
     std::string time;
     std::string compress = "none";
     std::optional<double> join_points;
-    std::string to;          // for checkpoints
-    bool no_verify = false;  // for shards
+    std::string to;          // format of a checkpoint; empty: the extension's
+    bool no_verify = false;  // reads pieces of shards without checking their hashes
     InputAsOutput input_as_output{};
     bool json = false;
 };
@@ -74,7 +74,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     return parse_arguments(app, arguments);
 }
 
-/// Sorts the cells of a surface that was read from an unstructured grid as polygonal data need it: vertices, lines, polygons, strips.
+/// Sorts a surface's cells into the order of polygonal data: vertices, lines, polygons, strips.
 void sort_as_polygonal(Mesh& mesh)
 {
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
@@ -105,7 +105,7 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
     return size;
 }
 
-/// Adds what there is to say of it to the warnings.
+/// Joins points as --join-points says, and adds its findings to `warnings`.
 Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
 {
     if (!(*options.join_points >= 0)) throw UsageError("--join-points is " + number_text(*options.join_points) + ", expected 0 or a length above 0.");
@@ -151,7 +151,7 @@ int convert_command(std::span<const std::string> arguments)
     if (!options.time.empty()) read_options.time = parse_numbers(options.time, "--time", 1)[0];
     const std::string extension = output.extension();
     const bool to_polygons = extension == ".vtp" || extension == ".pvtp";
-    // A .vtp cannot hold cells of a volume: reads the patches of a case.
+    // A .vtp cannot hold the volume cells of a case, so the case's patches are read.
     if (to_polygons && options.blocks.empty() && is_foam_case(options.input)) read_options.blocks = {"boundary"};
     std::vector<std::string> warnings;
     read_options.warnings = &warnings;
@@ -159,7 +159,7 @@ int convert_command(std::span<const std::string> arguments)
     StageTimer timer;
     timer.begin("read");
     show_progress("reading ...");
-    // With joined points, pieces are no longer what they were: the merged mesh is written.
+    // Joined points change the pieces, so the merged mesh is written in their place.
     const bool is_folder = is_shards_folder(options.input), from_shards = is_folder && !options.join_points;
     if (is_folder && (!options.blocks.empty() || !options.time.empty()))
         throw UsageError("--block and --time cannot be used with a shards folder, which has neither.");

@@ -115,7 +115,8 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     return true;
 }
 
-/// The derivations that the options ask for, with fields found in the mesh. The same for a part of the mesh as for the whole.
+/// Returns the derivations that the options ask for, with fields found in the mesh. A part of the mesh gives the same
+/// ones as the whole mesh.
 std::vector<Derivation> derivations_of(const Mesh& mesh, const DeriveOptions& options)
 {
     std::vector<Derivation> derivations;
@@ -170,7 +171,7 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
     }
 }
 
-/// The mesh with only those arrays from which the options derive.
+/// Copies the mesh with only those arrays from which fields are derived.
 Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
 {
     Mesh bare;
@@ -183,7 +184,7 @@ Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
     return bare;
 }
 
-/// Broadcasts rank 0's tensor. Collective.
+/// Broadcasts rank 0's (rows, 3) tensor. Collective.
 at::Tensor on_every_rank(const at::Tensor& tensor, at::ScalarType type, const RankGroup& group)
 {
     const std::array<std::int64_t, 1> own{tensor.defined() ? tensor.size(0) : 0};

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard info --devices: the GPUs that programs see, and which libraries and kernels there are for them.
+// meshard info --devices: lists the GPUs that programs see, and the libraries and kernels for them.
 #include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
 #include "apps/devices/rank_device.h"
@@ -23,10 +22,10 @@
 namespace meshard {
 namespace {
 
-/// What the machine has, whether this build can use it or not.
+/// NVIDIA's driver and the GPUs of this machine, whether or not this build can use them.
 struct Driver {
-    std::string version;             // of NVIDIA's; empty if there is none
-    std::vector<std::string> names;  // of the GPUs that it manages
+    std::string version;             // empty if no driver is loaded
+    std::vector<std::string> names;  // product of each GPU that it manages
 };
 
 Driver find_driver()
@@ -45,7 +44,7 @@ Driver find_driver()
     return driver;
 }
 
-/// Whether CUDA's libraries of LibTorch lie beside the one that this program runs with.
+/// Returns whether LibTorch's CUDA libraries lie beside the LibTorch that this program runs with.
 bool has_cuda_libraries()
 {
     Dl_info found;
@@ -56,7 +55,7 @@ bool has_cuda_libraries()
            std::filesystem::exists(library.parent_path() / "../../nvidia/nccl");
 }
 
-/// What is to be done before a GPU can be used; empty if nothing is.
+/// Returns what the user must do before a GPU can be used; empty if a GPU can be used.
 std::string advice(const std::string& why_not, bool has_libraries)
 {
     if (why_not.empty()) return {};

@@ -19,7 +19,8 @@ namespace meshard {
 
 namespace {
 
-/// The scaling of the fields: divided by the density (`kinematic`), not divided (`static`), divided by the dynamic pressure (`cp`).
+/// How the fields are scaled: divided by the density (`kinematic`), not divided (`static`), or divided by the dynamic
+/// pressure (`cp`).
 enum class FieldKind { Kinematic, Static, Coefficient };
 
 struct ForcesOptions {
@@ -42,7 +43,7 @@ struct ForcesOptions {
     bool has_coefficients() const { return speed && area; }
     double dynamic_pressure() const { return 0.5 * rho * *speed * *speed; }
 
-    /// Factor from a field's value to a stress.
+    /// Returns the factor that turns a field's value into a stress.
     double scale() const { return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure(); }
 };
 
@@ -59,7 +60,7 @@ struct ForcesReport {
     CellField shear_field;     ///< empty name: no viscous part
     std::int64_t num_polygons = 0;
     SurfaceEdges edges;
-    double agreement = -1;  ///< `normals_agreement`
+    double agreement = -1;  ///< result of `normals_agreement`
     bool is_flipped = false;
     SurfaceForces forces;
     Split drag;
@@ -92,7 +93,7 @@ std::optional<double> parse_positive(const std::string& text, const std::string&
     return number;
 }
 
-/// The lift direction: upwards (z), without its part along the drag (for flows at an angle of attack).
+/// Returns the lift direction: upwards (z), without its part along the drag (for flows at an angle of attack).
 Vector3 upright(const Vector3& drag)
 {
     const Vector3 up{0, 0, 1};
@@ -165,7 +166,7 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     return true;
 }
 
-/// The polygons of a surface file without ghosts.
+/// Reads the polygons of a surface file, without ghost cells.
 Mesh read_surface(const std::string& file)
 {
     Mesh mesh = read_mesh(file);
@@ -354,7 +355,7 @@ void print_forces(const ForcesReport& report, const ForcesOptions& options)
     std::cout << '\n' << table;
 }
 
-/// One line for each file: coefficients if there are reference values, otherwise forces.
+/// Prints one line for each file: coefficients if there are reference values, otherwise forces.
 void print_table(const std::vector<ForcesReport>& reports, const ForcesOptions& options)
 {
     const bool coefficients = options.has_coefficients();

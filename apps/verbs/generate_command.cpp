@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard generate: a denoiser's checkpoint and conditions on a grid -> the same grid with generated fields.
+// meshard generate: generates fields on a regular grid from a denoiser's checkpoint and conditions.
 #include "apps/devices/rank_device.h"
 #include "apps/learning/prediction/image_generation.h"
 #include "apps/program/command_line.h"

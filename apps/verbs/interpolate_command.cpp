@@ -119,7 +119,7 @@ std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOption
     return chosen;
 }
 
-/// Whether the array's type can represent `fill`.
+/// Returns whether the array's type can represent `fill`.
 bool holds(const DataArray& array, double fill)
 {
     if (array.type() == ScalarType::String) return false;
@@ -206,11 +206,12 @@ struct Transfer {
     FieldPlace from = FieldPlace::Points;
     std::vector<std::string> fields{};
     std::int64_t num_sources = 0;
-    double mean_distance = 0, max_distance = 0;  ///< to the nearest source
+    double mean_distance = 0, max_distance = 0;  ///< distances to the nearest source
     std::int64_t num_filled = 0;
 };
 
-/// The targets beyond --max-distance, which get the fill value. @throws InvalidInput if there are any and no fill value
+/// Returns the targets beyond --max-distance, which get the fill value, and measures the distances.
+/// @throws InvalidInput if there are any and no fill value
 at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions, Transfer& transfer, const InterpolateOptions& options)
 {
     transfer.mean_distance = distances.mean().item<double>();
@@ -237,7 +238,8 @@ void fill_rows(DataArray& array, const at::Tensor& rows, double fill)
     });
 }
 
-/// A copy of the source's array for the target, without its attribute (scalars, normals, ...), which an array of the target may have.
+/// Completes a result: it gets the source field's component names and unit, but not its attribute (scalars, normals,
+/// ...), which an array of the target may have.
 void finish(DataArray& array, const DataArray& field, const at::Tensor& far, const InterpolateOptions& options)
 {
     array.component_names = field.component_names;
@@ -246,7 +248,7 @@ void finish(DataArray& array, const DataArray& field, const at::Tensor& far, con
     if (far.numel() > 0) fill_rows(array, far, *options.fill);
 }
 
-/// Row of the source nearest to each target.
+/// Gathers for each target the field's row at the nearest source.
 DataArray nearest_values(const DataArray& field, const at::Tensor& nearest)
 {
     const auto* ids = nearest.const_data_ptr<std::int64_t>();
@@ -279,7 +281,8 @@ std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const I
     }
     const CloudInterpolation interpolation(spread_rows(sources, device_mesh), spread_rows(targets, device_mesh), options.how);
     const auto& neighbors = interpolation.neighbors();
-    const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);  // the first entry of each target
+    // Each target's first neighbour is the nearest.
+    const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);
     const auto distances = gather_runs(neighbors.distances.index_select(0, nearest), group);
     const auto ids = gather_runs(neighbors.ids.index_select(0, nearest), group);
 

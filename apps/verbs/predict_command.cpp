@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
+// meshard predict: predicts fields on meshes with trained models and writes the meshes with them.
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/cases/field_scaling.h"
@@ -30,13 +29,13 @@ namespace {
 
 struct PredictArguments {
     std::vector<std::string> runs;
-    std::string model;  // a file in place of the run's folder
+    std::string model;  // a checkpoint in place of runs
     DataOptions data;
     std::vector<std::string> inputs;
     std::string output;
     PredictionOptions prediction;
     std::vector<std::string> walls;        // one for all inputs, or one each
-    std::vector<std::string> other_parts;  // the same
+    std::vector<std::string> other_parts;  // one for all inputs, or one each
     std::string table, csv;
     bool json = false;
     LocalRanks ranks;
@@ -44,7 +43,7 @@ struct PredictArguments {
     InputAsOutput input_as_output{};
 };
 
-/// Whether a word after the first run is another one: it has checkpoints, and is no mesh (an OpenFOAM case is a folder, too).
+/// Returns whether a folder is a run, which has checkpoints, and not a mesh (an OpenFOAM case is a folder, too).
 bool is_run_folder(const std::filesystem::path& path)
 {
     return std::filesystem::exists(path / "checkpoints" / "best.safetensors") || std::filesystem::exists(path / "checkpoints" / "last.safetensors");
@@ -149,7 +148,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     return true;
 }
 
-/// What `--set` and `--table` may say: values that the models are told, and what drag and lift are measured by.
+/// Returns the names to which `--set` and `--table` may give values: inputs of the models, and quantities that drag and
+/// lift depend on.
 std::set<std::string> requested_names(std::span<const Predictor> models, bool with_forces)
 {
     std::set<std::string> names;
@@ -176,7 +176,8 @@ std::set<std::string> requested_names(std::span<const Predictor> models, bool wi
     return names;
 }
 
-/// @param part   that is predicted by runs with surface (0) and volume (1)
+/// Loads the models.
+/// @param part   0 for the surface, 1 for the volume of runs that have both
 std::vector<Predictor> make_predictors(const PredictArguments& options, std::size_t part)
 {
     const auto part_of = [part](const std::string& path) { return num_trained_parts(path) > 1 ? part : 0; };
@@ -192,7 +193,7 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
                          ". Give it with --wall FILE.");
     if (!options.other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
         throw UsageError("--other-part " + options.other_parts.front() + ": the model is told nothing of the case's other part. Leave it out.");
-    // A value that nobody asks for is a name mistyped.
+    // A value that no model asks for has a mistyped name.
     const auto names = requested_names(models, options.prediction.with_forces);
     for (const auto& [name, value] : options.prediction.values) {
         if (names.contains(name)) continue;
@@ -203,7 +204,7 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     return models;
 }
 
-/// Refuses what has no meaning for models of grids, and files that are none.
+/// Throws for options that models of grids cannot use, and for files that are no grids.
 void require_grids(const PredictArguments& options)
 {
     if (options.prediction.with_forces) throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
@@ -215,7 +216,7 @@ void require_grids(const PredictArguments& options)
         throw UsageError("-o " + options.output + " must end in .vti: the model is one of grids.");
 }
 
-/// Refuses files that do not exist, or are neither one for all inputs nor one for each.
+/// Throws unless the files exist, and are one for all inputs or one for each.
 void require_one_or_each(const std::string& option, const std::vector<std::string>& files, std::size_t num_inputs)
 {
     for (const auto& file : files) {
@@ -226,7 +227,7 @@ void require_one_or_each(const std::string& option, const std::vector<std::strin
                          " inputs. Give one for all, or one for each.");
 }
 
-/// The one for an input; empty for none.
+/// Returns the file for an input; empty if none is given.
 std::filesystem::path one_for(std::size_t input, const std::vector<std::string>& files)
 {
     return files.empty() ? "" : files.size() == 1 ? files.front() : files[input];
@@ -264,7 +265,7 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
     return jobs;
 }
 
-/// Refuses outputs that are inputs.
+/// Throws if an output is an input.
 void require_outputs(const PredictArguments& options, const Jobs& jobs, std::span<const Predictor> models)
 {
     std::vector<std::filesystem::path> read;
@@ -284,7 +285,7 @@ std::string names_of(const std::vector<std::filesystem::path>& files)
     return names;
 }
 
-/// The columns of each input: those of its row in the table, others as `--set` says for all.
+/// Returns the values for each input: those of its row in the table, others from `--set`.
 std::vector<std::map<std::string, double>> values_of_inputs(const PredictArguments& options, const Predictor& model)
 {
     std::vector<std::map<std::string, double>> all(options.inputs.size(), options.prediction.values);
@@ -304,7 +305,7 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
     return all;
 }
 
-/// The first few of a list of inputs.
+/// Joins the first inputs of a list by commas.
 std::string some_of(const std::vector<std::filesystem::path>& inputs)
 {
     constexpr std::size_t most = 3;
@@ -312,7 +313,7 @@ std::string some_of(const std::vector<std::filesystem::path>& inputs)
     return names_of(first) + (inputs.size() > most ? " and " + std::to_string(inputs.size() - most) + " more" : "");
 }
 
-/// Says once, before anything is computed, of how many inputs there will be no drag and lift, and what to say.
+/// Warns before any prediction for which inputs drag and lift cannot be computed, and which values are missing.
 void warn_of_missing(const PredictArguments& options, const std::vector<std::map<std::string, double>>& values, const Predictor& model)
 {
     std::set<std::string> missing;
@@ -349,7 +350,7 @@ void print_input(const PredictedInput& one, const std::vector<Predictor>& models
     print(one.forces.of_shape, "the shape alone");
 }
 
-/// What all ranks have found wrong is said by the first one.
+/// Prints on rank 0 an error that all ranks have found, and returns its code.
 int fail_on_all_ranks(const World& world, const std::string& message, int code)
 {
     if (world.rank() == 0) std::cerr << "meshard predict: " << message << std::endl;
@@ -365,8 +366,8 @@ int predict_command(std::span<const std::string> arguments)
     say_on_interruption_of("predict", "Nothing is half-written; the same command begins anew.");
     cache_freed_memory();
 
-    // The jobs, and the models of the first one. Whether these are of grids is guessed from the output's name, so that what is wrong whatever the model is
-    // is said before one is read.
+    // Returns the jobs, and the models of the first one. The output's name suggests whether these are models of grids,
+    // so that errors that do not depend on the model are found before one is read.
     const auto begin = [&] {
         const bool looks_like_grids = std::filesystem::path(options.output).extension() == ".vti";
         auto work = jobs(options, looks_like_grids);
@@ -400,7 +401,7 @@ int predict_command(std::span<const std::string> arguments)
         if (options.prediction.with_forces && world.rank() == 0) warn_of_missing(options, values, models.front());
         std::vector<PredictedInput> rows;
         std::vector<std::filesystem::path> unusable;
-        std::map<std::string, std::vector<std::filesystem::path>> without_forces;  // by the reason
+        std::map<std::string, std::vector<std::filesystem::path>> without_forces;  // inputs by the reason
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
             if (work.size() > 1)

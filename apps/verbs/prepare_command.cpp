@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard prepare: the cases of a training run -> shards and the store that training reads.
+// meshard prepare: cuts the cases of a training run into shards and stores what training reads.
 #include "apps/console/text_table.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/settings/training_config.h"
@@ -18,7 +17,7 @@
 namespace meshard {
 namespace {
 
-const volatile std::sig_atomic_t no_prepare_stop = 0;  // an interruption ends the program at once: cases that are complete stay
+const volatile std::sig_atomic_t no_prepare_stop = 0;  // an interruption ends the program; complete cases stay
 
 struct PrepareArguments {
     std::string config;
@@ -50,7 +49,7 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
     return true;
 }
 
-/// Ranks over which training will spread a case.
+/// Returns the number of ranks over which training will spread a case.
 std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArguments& options, int num_ranks)
 {
     if (config.num_domain_ranks > 0 || config.data.num_parts > 0) return std::max<std::int64_t>(1, config.num_domain_ranks);
@@ -125,7 +124,7 @@ int prepare_command(std::span<const std::string> arguments)
             for (std::size_t part = 0; part < config.num_parts(); ++part) {
                 const auto of_part = config.of_part(part);
                 const auto prepared = prepare_cases(of_part, cases.of_part(part), preparation, device_mesh, at::kCPU, log, no_prepare_stop);
-                prepared.figures(of_part.data, device_mesh->all());  // for the check of a run's data
+                prepared.figures(of_part.data, device_mesh->all());  // the figures are stored for the check of the data
                 const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
                 if (world.rank() != 0) continue;
                 if (part > 0 && !options.json) std::cout << "\nVolumes:\n";

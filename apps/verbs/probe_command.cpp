@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard probe: does a model shard? Runs it serially and sharded, and compares.
+// meshard probe: runs a model serially and sharded, and compares.
 #include "apps/bench/probe.h"
 #include "apps/console/text_table.h"
 #include "apps/devices/rank_device.h"
@@ -69,7 +68,7 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
     return true;
 }
 
-/// Where the shares are as many as the ranks of an axis they apply to it.
+/// Throws unless there is one share for each rank of an axis of the mesh.
 void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>& mesh_shape)
 {
     const auto count = static_cast<std::int64_t>(options.request.shares.size());

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard sweep: one configuration -> runs of it with other settings, folds and seeds, and a table that compares them.
+// meshard sweep: trains one configuration with other settings, folds and seeds, and compares the runs in a table.
 #include "apps/console/text_table.h"
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/sweep/child_program.h"
@@ -33,7 +32,7 @@ struct SweepArguments {
     std::int64_t num_folds = 0;
     std::int64_t num_seeds = 1;
     std::string budget;
-    double seconds = 0;  // 0: any
+    double seconds = 0;  // 0: no limit
     std::string output;
     std::string device;
     LocalRanks ranks;
@@ -81,7 +80,7 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     return true;
 }
 
-/// A list of texts as YAML has it.
+/// Writes a list of texts in YAML.
 std::string yaml_list(const std::vector<std::string>& texts)
 {
     std::string list;
@@ -100,7 +99,8 @@ std::string content_of(const std::filesystem::path& file)
     return text.str();
 }
 
-/// Refuses a folder of another sweep: one whose runs another configuration, other settings, folds or cases have made.
+/// Records the sweep in its folder. Throws if the folder has another sweep's runs, with another configuration, other
+/// settings, folds or cases.
 void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& runs, const std::filesystem::path& folder)
 {
     std::string text = "config: " + options.config + "\n" + content_of(options.config) + "\n";
@@ -122,14 +122,14 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
     }
 }
 
-/// Whether a word of the command line sets or drops the split, which is a sweep's own in each of its runs.
+/// Returns whether a word of the command line sets or removes the split, which the sweep itself chooses in each run.
 bool is_of_split(const std::string& word)
 {
     return word.starts_with("data.split") || word.starts_with("~data.split");
 }
 
-/// Of `meshard train`, for a run that is new or goes on.
-/// @param minutes   after which it ends and can be gone on with; 0: any
+/// Returns the words of `meshard train` that begin or continue a run.
+/// @param minutes   time after which the run stops and can be continued; 0: no limit
 std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run, bool has_split, const std::filesystem::path& folder, double minutes)
 {
     std::vector<std::string> words{"train"};
@@ -149,7 +149,8 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
         const bool says_shards = std::ranges::any_of(options.overrides, [](const auto& word) { return word.starts_with("data.shards="); });
         if (!says_shards) words.push_back("data.shards=" + (folder / "shards").string());
     }
-    if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));  // a run that goes on had another limit
+    // A continued run had another limit.
+    if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));
     if (!options.device.empty()) words.insert(words.end(), {"--device", options.device});
     if (options.ranks.number > 0) words.insert(words.end(), {"--nproc", std::to_string(options.ranks.number)});
     if (options.ranks.oversubscribes) words.emplace_back("--oversubscribe");
@@ -187,14 +188,15 @@ int sweep_command(std::span<const std::string> arguments)
     check_local_ranks(options.ranks);
     const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
-    for (const auto& one : options.grid) {  // a value that no run can take is refused before the first
+    for (const auto& one : options.grid) {  // a value that no run can take is an error before the first run
         for (const auto& value : one.values) {
             auto words = options.overrides;
             words.push_back(one.key + "=" + value);
             training_config(read_training_settings(options.config, words));
         }
     }
-    std::vector<std::string> without_split;  // words of the command line may replace the file's split, which each run has to drop all the same
+    // Words of the command line may replace the file's split, which each run must remove nevertheless.
+    std::vector<std::string> without_split;
     std::ranges::copy_if(options.overrides, std::back_inserter(without_split), [](const auto& word) { return !is_of_split(word); });
     const auto of_file = read_training_settings(options.config, without_split);
     const bool has_split = std::ranges::any_of(of_file.all(), [](const auto& one) { return one.path.starts_with("data.split."); });
@@ -229,7 +231,7 @@ int sweep_command(std::span<const std::string> arguments)
             const auto left = options.seconds - seconds();
             has_reached_time_limit = has_reached_time_limit || (options.seconds > 0 && left <= 0);
             if (has_reached_time_limit) continue;
-            const auto own = config.training.max_minutes;  // which a run may have besides
+            const auto own = config.training.max_minutes;  // the configuration may limit a run, too
             auto minutes = options.seconds > 0 ? std::max(0.01, left / 60) : own;
             if (own > 0) minutes = std::min(minutes, own);
             auto log = dir;
