@@ -6,6 +6,8 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -125,12 +127,12 @@ void print_as_text(const PartitionReport& report)
     if (!cloud) heading.push_back("ghost cells");
     heading.push_back("ghost points");
     if (on_disk) heading.push_back("on disk");
-    heading.insert(heading.end(), {"pieces", facet, "neighbours (" + facet + ")"});
+    heading.insert(heading.end(), {"pieces", facet, fmt::format("neighbours ({})", facet)});
     table.add_row(std::move(heading));
     for (std::size_t p = 0; p < parts.size(); ++p) {
         std::string neighbors;
         for (std::size_t k = 0; k < parts[p].neighbors.size(); ++k) {
-            neighbors += (k == 0 ? "" : ", ") + std::to_string(parts[p].neighbors[k]) + " (" + std::to_string(parts[p].neighbor_edges[k]) + ")";
+            neighbors += fmt::format("{}{} ({})", k == 0 ? "" : ", ", parts[p].neighbors[k], parts[p].neighbor_edges[k]);
         }
         std::vector<std::string> cells{std::to_string(p)};
         if (!cloud) cells.push_back(std::to_string(report.cells[p].owned));

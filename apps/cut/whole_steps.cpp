@@ -15,6 +15,8 @@
 #include "partition/mesh/mesh_graph.h"
 #include "partition/run_on_threads.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -29,8 +31,8 @@ void check_coordinates(const Mesh& mesh, const std::string& file)
         return std::ranges::count_if(mesh.points.values<T>(), [](T x) { return !std::isfinite(static_cast<double>(x)); });
     });
     if (bad > 0) {
-        throw InvalidInput(file + " has " + count_text(bad, "coordinate") + " that " + (bad == 1 ? "is" : "are") +
-                           " NaN or infinite; every point needs a position. Repair the mesh.");
+        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", file, count_text(bad, "coordinate"),
+                                       bad == 1 ? "is" : "are"));
     }
 }
 

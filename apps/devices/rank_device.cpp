@@ -8,6 +8,8 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -42,16 +44,15 @@ c10::DeviceType type_named(const std::string& name)
     if (name == "cuda") {
         const auto why = why_no_transport(c10::DeviceType::CUDA);
         if (why.empty()) return c10::DeviceType::CUDA;
-        throw UsageError("device cuda: " + why + ". Leave it out for CPUs; `meshard info --devices` says what is missing.");
+        throw UsageError(fmt::format("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why));
     }
     const auto accelerator = registered_accelerator();
     if (!accelerator.empty() && name == accelerator) return c10::DeviceType::PrivateUse1;
     std::vector<std::string> known{"auto", "cpu", "cuda"};
     if (!accelerator.empty()) known.push_back(accelerator);
-    std::string list;
-    for (const auto& other : known) list += (list.empty() ? "" : ", ") + other;
     const auto nearest = name == "gpu" ? "cuda" : nearest_name(name, known);
-    throw UsageError("device '" + name + "' is not one of " + list + (nearest.empty() ? "." : ". Did you mean '" + nearest + "'?"));
+    throw UsageError(
+        fmt::format("device '{}' is not one of {}{}", name, c10::Join(", ", known), nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest)));
 }
 
 }  // namespace
@@ -91,16 +92,16 @@ std::int64_t ranks_a_device(const at::Device& device, const RankGroup& all)
 std::string device_name(const at::Device& device)
 {
     const auto type = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
-    return device.is_cuda() ? type + " (" + visible_gpus()[device.index()].name + ")" : type;
+    return device.is_cuda() ? fmt::format("{} ({})", type, visible_gpus()[device.index()].name) : type;
 }
 
 std::string device_text(World& world, const RankGroup& all)
 {
     const auto device = world.device();
-    const auto text = "device " + device_name(device) + ", transport " + world.carrier(device).text();
+    const auto text = fmt::format("device {}, transport {}", device_name(device), world.carrier(device).text());
     if (device.is_cpu()) return text;
     const auto ranks = ranks_a_device(world, all);
-    return text + ", " + std::to_string(ranks) + (ranks == 1 ? " rank a device" : " ranks a device");
+    return fmt::format("{}, {} {} a device", text, ranks, ranks == 1 ? "rank" : "ranks");
 }
 
 std::int64_t memory_of(const at::Device& device)

@@ -5,6 +5,7 @@
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
@@ -35,14 +36,14 @@ void refuse_extras(const CLI::App& app)
 
     // An unknown option leaves its value among the extras, too; the message names the option.
     const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
-    const std::string see = " `meshard " + app.get_name() + " --help` lists the options.";
-    if (option == extras.end()) throw UsageError("unexpected argument '" + extras.front() + "'." + see);
+    const std::string see = fmt::format(" `meshard {} --help` lists the options.", app.get_name());
+    if (option == extras.end()) throw UsageError(fmt::format("unexpected argument '{}'.{}", extras.front(), see));
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
     // A single letter resembles no name.
     const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";
-    throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
+    throw UsageError(fmt::format("unknown option '{}'.{}", name, nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest)));
 }
 
 /// Turns CLI11's message on a value that is not a number into one that says which numbers are expected.
@@ -55,7 +56,7 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
                              : nullptr;
     if (!option) return text;
     const auto value = text.substr(equals + 3);
-    auto beginning = option->get_name() + " is '" + value + "'; expected a ";
+    auto beginning = fmt::format("{} is '{}'; expected a ", option->get_name(), value);
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (end != value.data() + value.size()) return beginning + "number.";
@@ -68,7 +69,7 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
         is_wide = false;
     }
     const auto most = is_wide ? std::numeric_limits<std::int64_t>::max() : std::int64_t{std::numeric_limits<std::int32_t>::max()};
-    return beginning + "whole number of " + (number < 0 ? "at least -" : "at most ") + std::to_string(most) + ".";
+    return fmt::format("{}whole number of {}{}.", beginning, number < 0 ? "at least -" : "at most ", most);
 }
 
 /// Throws for numbers beyond 64 bits, which CLI11 replaces by the largest one without a word.
@@ -82,8 +83,8 @@ void refuse_wide_numbers(const CLI::App& app)
             std::int64_t number = 0;
             const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
             if (error != std::errc::result_out_of_range || end != value.data() + value.size()) continue;
-            throw UsageError(option->get_name() + " is '" + value + "'; expected a whole number of at most " +
-                             std::to_string(std::numeric_limits<std::int64_t>::max()) + ".");
+            throw UsageError(
+                fmt::format("{} is '{}'; expected a whole number of at most {}.", option->get_name(), value, std::numeric_limits<std::int64_t>::max()));
         }
     }
 }
@@ -99,7 +100,7 @@ std::string identity(const CLI::Option& option, const std::string& value)
     const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(value, error), error);
     if (error) return value;
     if (is_output || !std::filesystem::is_regular_file(status)) return place.string();
-    return place.string() + " (" + std::to_string(std::filesystem::file_size(place, error)) + " bytes)";
+    return fmt::format("{} ({} bytes)", place.string(), std::filesystem::file_size(place, error));
 }
 
 struct CommandFacts {
@@ -169,7 +170,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
             text = text.substr(0, text.find(" not in range")) + " is not above 0";
         if (!text.ends_with(".")) text += '.';
-        throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
+        throw UsageError(fmt::format("{} See `meshard {} --help`.", text, app.get_name()));
     }
     refuse_extras(app);
     refuse_wide_numbers(app);
@@ -198,11 +199,12 @@ Compression parse_compression(const std::string& name)
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
         const std::string nearest = nearest_name(name, names);
-        throw UsageError("--compress is '" + name + "'; expected none, zlib or lz4." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        throw UsageError(
+            fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name, nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))
-        throw UsageError("--compress is '" + name + "', which this build does not have. Use zlib, or none.");
+        throw UsageError(fmt::format("--compress is '{}', which this build does not have. Use zlib, or none.", name));
     return compression;
 }
 

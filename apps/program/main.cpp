@@ -9,6 +9,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -57,8 +59,8 @@ const Verb& find_verb(const std::string& name)
         names.emplace_back(verb.name);
     }
     const std::string nearest = nearest_name(name, names);
-    throw UsageError("unknown " + std::string(name.starts_with('-') ? "option" : "verb") + " '" + name + "'. " +
-                     (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
+    throw UsageError(fmt::format("unknown {} '{}'. {}", name.starts_with('-') ? "option" : "verb", name,
+                                 nearest.empty() ? "`meshard --help` lists the verbs." : fmt::format("Did you mean '{}'?", nearest)));
 }
 
 /// Throws if a launcher started several ranks of a verb that runs on one: each would do all the work and write the same
@@ -75,11 +77,10 @@ void refuse_ranks(std::string_view verb)
     const int of_all = std::max({of_mpi, std::getenv("RANK") ? number("WORLD_SIZE") : 0, number("SLURM_STEP_NUM_TASKS")});
     const auto alone = " where each process shall do it for itself, with MESHARD_LAUNCH=single.";
     if (of_all > 1 && std::ranges::find(kOnOneRank, verb) != std::end(kOnOneRank)) {
-        throw UsageError(std::string(verb) + " runs on one rank, and " + std::to_string(of_all) + " were started. Start it without mpirun, srun or torchrun;" +
-                         alone);
+        throw UsageError(fmt::format("{} runs on one rank, and {} were started. Start it without mpirun, srun or torchrun;{}", verb, of_all, alone));
     }
     if (of_all > 1 && of_mpi < 2 && verb == "partition")
-        throw UsageError("the ranks of partition meet over MPI, and " + std::to_string(of_all) + " were started without it. Start them with mpirun;" + alone);
+        throw UsageError(fmt::format("the ranks of partition meet over MPI, and {} were started without it. Start them with mpirun;{}", of_all, alone));
 }
 
 int run(const std::vector<std::string>& arguments)
@@ -117,7 +118,7 @@ int fail(const std::string& verb, const std::string& message, int code)
 {
     show_progress("");
     std::cout.flush();
-    const auto text = "meshard" + (verb.empty() ? "" : " " + verb) + ": " + without_function_name(message);
+    const auto text = fmt::format("meshard{}: {}", verb.empty() ? "" : " " + verb, without_function_name(message));
     std::cerr << text << std::endl;
     if (code != exit_code::interrupted) tell_other_ranks(text);
     return code;
@@ -136,7 +137,7 @@ int run_and_report(const std::vector<std::string>& arguments)
     } catch (const std::bad_alloc&) {
         return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).", exit_code::run_time);
     } catch (const std::filesystem::filesystem_error& error) {
-        return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
+        return fail(verb, fmt::format("'{}': {}.", error.path1().string(), error.code().message()), exit_code_of_current_error());
     } catch (const std::system_error& error) {
         const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // a thread cannot be started
         return fail(verb, error_text(error) + (is_short ? ": the system has no more threads, or no memory for them. See `ulimit -u` and `ulimit -v`." : ""),

@@ -9,6 +9,7 @@
 #include "io/source_files.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>
@@ -106,13 +107,13 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
             }
         }
         const auto refuse = [&](const std::string& what, const fs::path& file) {
-            throw UsageError("the output " + output.string() + what + file.string() + ", which is read. Name another output" +
-                             (answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : "."));
+            throw UsageError(fmt::format("the output {} {} {}, which is read. Name another output{}", output.string(), what, file.string(),
+                                         answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : "."));
         };
-        if (const auto found = id ? by_id.find(*id) : by_id.end(); found != by_id.end()) refuse(" is ", found->second);
+        if (const auto found = id ? by_id.find(*id) : by_id.end(); found != by_id.end()) refuse("is", found->second);
         if (!is_index(target)) continue;
         for (const auto& file : read) {
-            if (is_piece(file, target)) refuse(" has the piece ", file);
+            if (is_piece(file, target)) refuse("has the piece", file);
         }
     }
 }
@@ -133,7 +134,7 @@ void require_writable_folder(const fs::path& folder, const std::string& what)
     auto above = fs::absolute(folder).lexically_normal();
     while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
     const std::string reason = !fs::is_directory(above, error) ? "it is no folder" : ::access(above.c_str(), W_OK | X_OK) != 0 ? std::strerror(errno) : "";
-    if (!reason.empty()) throw IoError(what + " cannot be made or written: " + above.string() + ": " + reason + ". Choose another.");
+    if (!reason.empty()) throw IoError(fmt::format("{} cannot be made or written: {}: {}. Choose another.", what, above.string(), reason));
 }
 
 }  // namespace meshard

@@ -14,6 +14,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -54,7 +55,7 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
             if (info.rank == 0) std::cerr << "meshard " << verb << ": " << error_text(error) << std::endl;
             return code;
         }
-        if (report_failure_to_launcher("meshard " + verb + ": " + error_text(error), code == exit_code::ranks)) return code;
+        if (report_failure_to_launcher(fmt::format("meshard {}: {}", verb, error_text(error)), code == exit_code::ranks)) return code;
         throw;
     }
 }
@@ -79,23 +80,22 @@ constexpr int kRanksOfCore = 4;
 void check_local_ranks(const LocalRanks& ranks)
 {
     if (ranks.number <= 1) return;
-    const auto beginning = "--nproc " + std::to_string(ranks.number) + ": ";
+    const auto beginning = fmt::format("--nproc {}: ", ranks.number);
     const auto cores = num_cores();
     if (ranks.number > kRanksOfCore * cores && !ranks.oversubscribes) {
-        throw UsageError(beginning + "this process may use " + count_text(cores, "core") + ", which bear " + std::to_string(kRanksOfCore * cores) +
-                         " ranks at most. Start fewer, or insist with --oversubscribe.");
+        throw UsageError(fmt::format("{}this process may use {}, which bear {} ranks at most. Start fewer, or insist with --oversubscribe.", beginning,
+                                     count_text(cores, "core"), kRanksOfCore * cores));
     }
     const auto need = memory_of_rank();
     rlimit limit{};
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && need.mapped > limit.rlim_cur) {
-        throw UsageError(beginning + "each rank maps about " + bytes_text(need.mapped) + " before it has read any data, and may map " +
-                         bytes_text(std::uint64_t{limit.rlim_cur}) + " (ulimit -v). Raise the limit.");
+        throw UsageError(fmt::format("{}each rank maps about {} before it has read any data, and may map {} (ulimit -v). Raise the limit.", beginning,
+                                     bytes_text(need.mapped), bytes_text(std::uint64_t{limit.rlim_cur})));
     }
     const auto free = static_cast<std::uint64_t>(free_memory()), number = static_cast<std::uint64_t>(ranks.number);
     if (need.own * number > free) {
-        throw UsageError(beginning + "each rank takes about " + bytes_text(need.own) + " before it has read any data, together " +
-                         bytes_text(need.own * number) + ", and " + bytes_text(free) + " are free. Start " +
-                         std::to_string(std::max<std::uint64_t>(free / need.own, 1)) + " at most.");
+        throw UsageError(fmt::format("{}each rank takes about {} before it has read any data, together {}, and {} are free. Start {} at most.", beginning,
+                                     bytes_text(need.own), bytes_text(need.own * number), bytes_text(free), std::max<std::uint64_t>(free / need.own, 1)));
     }
 }
 
@@ -105,8 +105,7 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
     const auto info = detect_launch();
     if (info.source != "single") {
         if (ranks.number > 0 && ranks.number != info.size) {
-            throw UsageError("--nproc " + std::to_string(ranks.number) + ", but the launcher (" + info.source + ") started " + std::to_string(info.size) +
-                             " ranks. Leave --nproc out.");
+            throw UsageError(fmt::format("--nproc {}, but the launcher ({}) started {} ranks. Leave --nproc out.", ranks.number, info.source, info.size));
         }
         return run_as_rank(info, verb, body, device);
     }

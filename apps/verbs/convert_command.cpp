@@ -20,6 +20,7 @@
 #include "partition/mesh/mesh_faults.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -56,7 +57,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
             "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")->required()->type_name("IN");
-    app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("output,-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))->required()->type_name("OUT");
     app.add_option("--block", options.blocks, "read only this block, patch or zone, or all blocks of a level (boundary); may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
@@ -108,24 +109,21 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
 /// Joins points as --join-points says, and adds its findings to `warnings`.
 Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
 {
-    if (!(*options.join_points >= 0)) throw UsageError("--join-points is " + number_text(*options.join_points) + ", expected 0 or a length above 0.");
-    if (mesh.is_point_cloud()) throw UsageError("--join-points is for meshes with cells; " + options.input + " is a point cloud.");
+    if (!(*options.join_points >= 0)) throw UsageError(fmt::format("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points)));
+    if (mesh.is_point_cloud()) throw UsageError(fmt::format("--join-points is for meshes with cells; {} is a point cloud.", options.input));
     const auto earlier = find_cell_faults(mesh).degenerate_cells;
     auto joined = join_points(mesh, *options.join_points);
     const auto say = [&](const std::string& text) {
         warnings.push_back(options.input + ": " + text);
         warn("convert", warnings.back() + ".");
     };
-    if (joined.num_joined == 0) say("no two points are at most " + number_text(*options.join_points) + " apart; none were joined");
-    if (const auto& names = joined.differing_fields; !names.empty()) {
-        std::string list;
-        for (const auto& name : names) list += (list.empty() ? "'" : ", '") + name + "'";
-        say("points that were joined had different values of " + list + "; those of the first one are kept");
-    }
+    if (joined.num_joined == 0) say(fmt::format("no two points are at most {} apart; none were joined", number_text(*options.join_points)));
+    if (const auto& names = joined.differing_fields; !names.empty())
+        say(fmt::format("points that were joined had different values of '{}'; those of the first one are kept", fmt::join(names, "', '")));
     const auto faults = find_cell_faults(joined.mesh);
     if (faults.degenerate_cells > earlier)
-        say(count_text(faults.degenerate_cells - earlier, "cell") + " (the first is number " + std::to_string(faults.first_degenerate) +
-            ") shrank: points of one cell were joined. Use a smaller --join-points");
+        say(fmt::format("{} (the first is number {}) shrank: points of one cell were joined. Use a smaller --join-points",
+                        count_text(faults.degenerate_cells - earlier, "cell"), faults.first_degenerate));
     return std::move(joined.mesh);
 }
 
@@ -138,11 +136,12 @@ int convert_command(std::span<const std::string> arguments)
     require_output(options.output, {options.input}, options.input_as_output);
     if (is_checkpoint_file(options.input)) {
         if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
-            throw UsageError("--block, --time, --join-points and --compress are for meshes; " + options.input + " is a checkpoint.");
+            throw UsageError(fmt::format("--block, --time, --join-points and --compress are for meshes; {} is a checkpoint.", options.input));
         convert_checkpoint({options.input, options.output, options.to, options.json});
         return exit_code::ok;
     }
-    if (!options.to.empty()) throw UsageError("--to is for checkpoints; " + options.input + " is not one. A mesh's format is given by OUT's extension.");
+    if (!options.to.empty())
+        throw UsageError(fmt::format("--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.", options.input));
     const std::filesystem::path output = options.output;
     require_writable_format(output);
     WriteOptions write_options{.compression = parse_compression(options.compress)};

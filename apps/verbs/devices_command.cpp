@@ -10,6 +10,8 @@
 
 #include <ATen/Parallel.h>
 #include <CLI/CLI.hpp>
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -64,13 +66,6 @@ std::string advice(const std::string& why_not, bool has_libraries)
     return "No GPU is seen: is NVIDIA's driver loaded, and does CUDA_VISIBLE_DEVICES leave one?";
 }
 
-std::string numbers_text(const std::vector<int>& numbers)
-{
-    std::string text;
-    for (const auto number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
-    return text.empty() ? "none" : text;
-}
-
 }  // namespace
 
 int devices_command(std::span<const std::string> arguments)
@@ -103,16 +98,17 @@ int devices_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     TextTable table("ll");
-    table.add_row({"CPU", std::to_string(std::thread::hardware_concurrency()) + " threads, " + bytes_text(memory)});
+    table.add_row({"CPU", fmt::format("{} threads, {}", std::thread::hardware_concurrency(), bytes_text(memory))});
     table.add_row({"driver", driver.version.empty() ? "none of NVIDIA's is loaded" : driver.version});
     table.add_row({"LibTorch", TORCH_VERSION + std::string(has_libraries ? ", with CUDA libraries" : ", without CUDA libraries")});
     for (const auto& [name, version] : versions) table.add_row({name, version});
     table.add_row({"kernels", versions.empty() ? "none: this build is for CPUs" : "for GPUs of CUDA"});
     for (std::size_t i = 0; i < gpus.size(); ++i) {
         const auto& gpu = gpus[i];
-        table.add_row({"cuda:" + std::to_string(i), gpu.name + ", capability " + gpu.capability + ", " +
-                                                        bytes_text(static_cast<std::uint64_t>(gpu.total_bytes)) + ", " +
-                                                        bytes_text(static_cast<std::uint64_t>(gpu.free_bytes)) + " free, peers " + numbers_text(gpu.peers)});
+        table.add_row(
+            {"cuda:" + std::to_string(i),
+             fmt::format("{}, capability {}, {}, {} free, peers {}", gpu.name, gpu.capability, bytes_text(static_cast<std::uint64_t>(gpu.total_bytes)),
+                         bytes_text(static_cast<std::uint64_t>(gpu.free_bytes)), gpu.peers.empty() ? "none" : c10::Join(" ", gpu.peers))});
     }
     for (std::size_t i = 0; gpus.empty() && i < driver.names.size(); ++i) table.add_row({"GPU", driver.names[i] + ", which this build cannot use"});
     std::cout << table;

@@ -15,6 +15,8 @@
 #include "io/checkpoints/model_checkpoint.h"
 
 #include <CLI/CLI.hpp>
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -130,19 +132,19 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
             options.runs.push_back(words.front());
             words.erase(words.begin());
         } while (!words.empty() && is_run_folder(words.front()));
-        if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.runs.back() + ".");
+        if (words.empty()) throw UsageError(fmt::format("which meshes? Give INPUT after {}.", options.runs.back()));
     }
     options.inputs = words;
     if (!options.csv.empty() && !options.prediction.with_forces) throw UsageError("--csv is a table of drag and lift, and needs --forces.");
     if (!orient.empty()) options.prediction.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
-    if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
+    if (association != "cell" && association != "point") throw UsageError(fmt::format("--association is '{}'; expected cell or point.", association));
     options.data.on_cells = association == "cell";
     if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
     if (!time.empty()) options.data.time = parse_numbers(time, "--time", 1)[0];
     for (const auto& word : settings) {
         const auto equals = word.find('=');
-        if (equals == std::string::npos || equals == 0) throw UsageError("--set " + word + ": expected NAME=VALUE, e.g. length=1.044.");
+        if (equals == std::string::npos || equals == 0) throw UsageError(fmt::format("--set {}: expected NAME=VALUE, e.g. length=1.044.", word));
         options.prediction.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
     }
     return true;
@@ -187,19 +189,18 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     require_same_fields(models, options.prediction.num_draws > 0);
     const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.needs_body(); });
     if (told == models.end() && !options.walls.empty())
-        throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
+        throw UsageError(fmt::format("--wall {}: the model is told no distance to a surface. Leave it out.", options.walls.front()));
     if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
-        throw UsageError(std::string("the model ") + (told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface") +
-                         ". Give it with --wall FILE.");
+        throw UsageError(fmt::format("the model {}. Give it with --wall FILE.",
+                                     told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface"));
     if (!options.other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
-        throw UsageError("--other-part " + options.other_parts.front() + ": the model is told nothing of the case's other part. Leave it out.");
+        throw UsageError(fmt::format("--other-part {}: the model is told nothing of the case's other part. Leave it out.", options.other_parts.front()));
     // A value that no model asks for has a mistyped name.
     const auto names = requested_names(models, options.prediction.with_forces);
     for (const auto& [name, value] : options.prediction.values) {
         if (names.contains(name)) continue;
-        std::string known;
-        for (const auto& other : names) known += (known.empty() ? "" : ", ") + other;
-        throw UsageError("--set " + name + ": the model asks for no such value" + (known.empty() ? "." : "; it asks for " + known + "."));
+        throw UsageError(
+            fmt::format("--set {}: the model asks for no such value{}", name, names.empty() ? "." : fmt::format("; it asks for {}.", c10::Join(", ", names))));
     }
     return models;
 }
@@ -213,18 +214,17 @@ void require_grids(const PredictArguments& options)
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)
-        throw UsageError("-o " + options.output + " must end in .vti: the model is one of grids.");
+        throw UsageError(fmt::format("-o {} must end in .vti: the model is one of grids.", options.output));
 }
 
 /// Throws unless the files exist, and are one for all inputs or one for each.
 void require_one_or_each(const std::string& option, const std::vector<std::string>& files, std::size_t num_inputs)
 {
     for (const auto& file : files) {
-        if (!std::filesystem::exists(file)) throw IoError(option + " " + file + " does not exist.");
+        if (!std::filesystem::exists(file)) throw IoError(fmt::format("{} {} does not exist.", option, file));
     }
     if (files.size() > 1 && files.size() != num_inputs)
-        throw UsageError(option + " is given " + std::to_string(files.size()) + " times for " + std::to_string(num_inputs) +
-                         " inputs. Give one for all, or one for each.");
+        throw UsageError(fmt::format("{} is given {} times for {} inputs. Give one for all, or one for each.", option, files.size(), num_inputs));
 }
 
 /// Returns the file for an input; empty if none is given.
@@ -245,20 +245,19 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
     require_one_or_each("--other-part", options.other_parts, options.inputs.size());
     const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"} : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(output.extension())) {
-        if (options.inputs.size() > 1)
-            throw UsageError("-o " + options.output + " is one file for " + std::to_string(options.inputs.size()) + " inputs; name a folder.");
+        if (options.inputs.size() > 1) throw UsageError(fmt::format("-o {} is one file for {} inputs; name a folder.", options.output, options.inputs.size()));
         jobs.emplace_back(options.inputs.front(), output);
         return jobs;
     }
     if (output.has_extension() && options.inputs.size() == 1) {
-        throw UsageError("-o " + options.output + " must end in .vtp, .vtu, .pvtp or .pvtu.");
+        throw UsageError(fmt::format("-o {} must end in .vtp, .vtu, .pvtp or .pvtu.", options.output));
     }
     for (const std::filesystem::path input : options.inputs) {
         const bool is_unstructured = input.extension() == ".vtu" || input.extension() == ".pvtu";
         auto name = input.stem();
         name += of_grids ? ".vti" : is_unstructured ? ".vtu" : ".vtp";
         for (const auto& [other, taken] : jobs) {
-            if (taken == output / name) throw UsageError("two inputs would be written to " + taken.string() + ".");
+            if (taken == output / name) throw UsageError(fmt::format("two inputs would be written to {}.", taken.string()));
         }
         jobs.emplace_back(input, output / name);
     }
@@ -290,15 +289,15 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
 {
     std::vector<std::map<std::string, double>> all(options.inputs.size(), options.prediction.values);
     if (options.table.empty()) return all;
-    if (!std::filesystem::exists(options.table)) throw IoError("--table " + options.table + " does not exist.");
+    if (!std::filesystem::exists(options.table)) throw IoError(fmt::format("--table {} does not exist.", options.table));
     const auto rows = read_case_table(options.table);
     for (std::size_t i = 0; i < all.size(); ++i) {
         const std::filesystem::path input = options.inputs[i];
         const std::array names{input.string(), input.filename().string(), input.stem().string(), id_in_name(model.data().files, input)};
         const auto* const name = std::ranges::find_if(names, [&](const auto& one) { return rows.contains(one); });
         if (name == names.end())
-            throw InvalidInput("--table " + options.table + " has no row for " + input.string() + ": none has the id '" + names[1] + "', '" + names[2] +
-                               (names[3] != names[2] ? "' or '" + names[3] : "") + "'.");
+            throw InvalidInput(fmt::format("--table {} has no row for {}: none has the id '{}', '{}{}'.", options.table, input.string(), names[1], names[2],
+                                           names[3] != names[2] ? "' or '" + names[3] : ""));
         for (const auto& [column, text] : rows.at(*name))
             if (const auto number = number_in(text)) all[i][column] = *number;
     }
@@ -310,7 +309,7 @@ std::string some_of(const std::vector<std::filesystem::path>& inputs)
 {
     constexpr std::size_t most = 3;
     const std::vector<std::filesystem::path> first(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(std::min(most, inputs.size())));
-    return names_of(first) + (inputs.size() > most ? " and " + std::to_string(inputs.size() - most) + " more" : "");
+    return names_of(first) + (inputs.size() > most ? fmt::format(" and {} more", inputs.size() - most) : "");
 }
 
 /// Warns before any prediction for which inputs drag and lift cannot be computed, and which values are missing.
@@ -325,13 +324,8 @@ void warn_of_missing(const PredictArguments& options, const std::vector<std::map
         inputs.emplace_back(options.inputs[i]);
     }
     if (inputs.empty()) return;
-    std::string names, advice;
-    for (const auto& name : missing) {
-        names += (names.empty() ? "" : ", ") + name;
-        advice += (advice.empty() ? "--set " : " --set ") + name + "=NUMBER";
-    }
-    warn("predict",
-         "no drag and lift of " + some_of(inputs) + ": the run does not say " + names + ". Give " + advice + " for all inputs, or columns of --table.");
+    warn("predict", fmt::format("no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, or columns of --table.", some_of(inputs),
+                                c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing)));
 }
 
 void print_input(const PredictedInput& one, const std::vector<Predictor>& models)
@@ -346,7 +340,7 @@ void print_input(const PredictedInput& one, const std::vector<Predictor>& models
     print(one.forces.of_head, "the model's head");
     if (!one.forces.drag.empty())
         std::cout << "  Cd " << MeanOfPredictions(one.forces.drag).text() << ", Cl " << MeanOfPredictions(one.forces.lift).text()
-                  << (one.forces.drag.size() > 1 ? " (" + std::to_string(one.forces.drag.size()) + " predictions)" : "") << std::endl;
+                  << (one.forces.drag.size() > 1 ? fmt::format(" ({} predictions)", one.forces.drag.size()) : "") << std::endl;
     print(one.forces.of_shape, "the shape alone");
 }
 
@@ -405,9 +399,9 @@ int predict_command(std::span<const std::string> arguments)
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
             if (work.size() > 1)
-                say_on_interruption_of("predict", std::to_string(i - unusable.size()) + " of " + std::to_string(work.size()) + " inputs are predicted, in " +
-                                                      options.output + ". Go on with " + input.string() +
-                                                      (i + 1 < work.size() ? " and those after it." : ", the last one."));
+                say_on_interruption_of("predict",
+                                       fmt::format("{} of {} inputs are predicted, in {}. Go on with {}{}", i - unusable.size(), work.size(), options.output,
+                                                   input.string(), i + 1 < work.size() ? " and those after it." : ", the last one."));
             if (part_of_file(output) != part) {
                 part = part_of_file(output);
                 models = make_predictors(options, part);
@@ -426,7 +420,7 @@ int predict_command(std::span<const std::string> arguments)
                     row.forces = predict_file(models, input, output, how, world);
             } catch (const UnusableInput& error) {
                 if (work.size() == 1) return fail_on_all_ranks(world, error.what(), error.exit_code());
-                if (world.rank() == 0) warn("predict", std::string(error.what()) + " " + input.string() + " is left out.");
+                if (world.rank() == 0) warn("predict", fmt::format("{} {} is left out.", error.what(), input.string()));
                 unusable.push_back(input);
                 row.output.clear();
                 row.note = error.what();
@@ -442,12 +436,12 @@ int predict_command(std::span<const std::string> arguments)
             const MadeFolders folders(options.csv);
             write_file_atomically(options.csv, to_csv(rows, {told.begin(), told.end()}));
         }
-        for (const auto& [why, inputs] : without_forces) warn("predict", some_of(inputs) + ": no drag and lift: " + why + ".");
+        for (const auto& [why, inputs] : without_forces) warn("predict", fmt::format("{}: no drag and lift: {}.", some_of(inputs), why));
         if (options.json && world.rank() == 0) print_json(to_json(rows, models));
         if (unusable.empty()) return exit_code::ok;
         return fail_on_all_ranks(world,
-                                 std::to_string(unusable.size()) + " of " + std::to_string(work.size()) + " inputs could not be predicted: " +
-                                     names_of(unusable) + (unusable.size() < work.size() ? ". The others are in " + options.output + "." : "."),
+                                 fmt::format("{} of {} inputs could not be predicted: {}{}", unusable.size(), work.size(), names_of(unusable),
+                                             unusable.size() < work.size() ? fmt::format(". The others are in {}.", options.output) : "."),
                                  exit_code::input);
     };
     return run_on_ranks(options.ranks, "predict", arguments, verify, body, options.device);

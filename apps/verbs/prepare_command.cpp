@@ -8,6 +8,7 @@
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
@@ -54,8 +55,9 @@ std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArgu
 {
     if (config.num_domain_ranks > 0 || config.data.num_parts > 0) return std::max<std::int64_t>(1, config.num_domain_ranks);
     if (options.num_training_ranks == 0 && config.num_data_groups > num_ranks) {
-        throw UsageError("parallel.data is " + std::to_string(config.num_data_groups) +
-                         ", and data.parts is auto: each case is cut for the ranks that will share it. Say with --ranks how many ranks will train.");
+        throw UsageError(fmt::format(
+            "parallel.data is {}, and data.parts is auto: each case is cut for the ranks that will share it. Say with --ranks how many ranks will train.",
+            config.num_data_groups));
     }
     return mesh_shape(config, options.num_training_ranks > 0 ? options.num_training_ranks : num_ranks)[1];
 }
@@ -82,10 +84,7 @@ nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& co
         for (std::int64_t c = 0; c < cases.train.channels()[f]; ++c, ++channel) {
             const auto mean = normalizer.mean[channel].item<double>(), deviation = normalizer.std[channel].item<double>();
             json["fields"][name].push_back({{"mean", mean}, {"std", deviation}});
-            char texts[2][32];
-            std::snprintf(texts[0], sizeof texts[0], "%.6g", mean);
-            std::snprintf(texts[1], sizeof texts[1], "%.6g", deviation);
-            table.add_row({c == 0 ? name : "", std::to_string(c), texts[0], texts[1]});
+            table.add_row({c == 0 ? name : "", std::to_string(c), number_text(mean), number_text(deviation)});
         }
     }
     if (options.json) return json;

@@ -12,6 +12,7 @@
 #include "partition/error.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <array>
 #include <chrono>
@@ -73,7 +74,8 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     for (const auto& word : grid) options.grid.push_back(grid_key(word));
     for (std::size_t i = 0; i < options.grid.size(); ++i) {
         for (std::size_t k = 0; k < i; ++k) {
-            if (options.grid[i].key == options.grid[k].key) throw UsageError("--grid names " + options.grid[i].key + " twice. Give all its values at once.");
+            if (options.grid[i].key == options.grid[k].key)
+                throw UsageError(fmt::format("--grid names {} twice. Give all its values at once.", options.grid[i].key));
         }
     }
     if (!options.budget.empty()) options.seconds = seconds_of(options.budget);
@@ -103,15 +105,16 @@ std::string content_of(const std::filesystem::path& file)
 /// settings, folds or cases.
 void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& runs, const std::filesystem::path& folder)
 {
-    std::string text = "config: " + options.config + "\n" + content_of(options.config) + "\n";
-    for (const auto& word : options.overrides) text += "setting: " + word + "\n";
-    text += "folds: " + std::to_string(options.num_folds) + "\n";
+    std::string text = fmt::format("config: {}\n{}\n", options.config, content_of(options.config));
+    for (const auto& word : options.overrides) text += fmt::format("setting: {}\n", word);
+    text += fmt::format("folds: {}\n", options.num_folds);
     for (const auto& run : runs) {
-        if (run.seed == runs.front().seed && run.point == runs.front().point) text += "val: " + yaml_list(run.val) + ", train: " + yaml_list(run.train) + "\n";
+        if (run.seed == runs.front().seed && run.point == runs.front().point)
+            text += fmt::format("val: {}, train: {}\n", yaml_list(run.val), yaml_list(run.train));
     }
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    if (error) throw IoError("the folder of the sweep, " + folder.string() + ", cannot be made: " + error.message() + ". Choose another with -o.");
+    if (error) throw IoError(fmt::format("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.", folder.string(), error.message()));
     const auto record = folder / "sweep.txt";
     if (!std::filesystem::exists(record)) {
         if (!std::filesystem::is_empty(folder)) throw UsageError(folder.string() + " holds files, and no sweep. Name a new folder with -o.");
@@ -212,7 +215,7 @@ int sweep_command(std::span<const std::string> arguments)
     const auto folder = std::filesystem::absolute(options.output).lexically_normal();
     claim_folder(options, runs, folder);
     const auto lock = FileLock::try_acquire(folder);
-    if (!lock) throw IoError("another process works on the sweep " + folder.string() + ". Wait for its end.");
+    if (!lock) throw IoError(fmt::format("another process works on the sweep {}. Wait for its end.", folder.string()));
 
     const auto start = std::chrono::steady_clock::now();
     const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
@@ -245,7 +248,7 @@ int sweep_command(std::span<const std::string> arguments)
             if (one.state == "failed") {
                 has_failed = true;
                 std::cerr << "meshard sweep: warning: " << one.run.name << " has ended with " << code << ": " << last_line_of(log) << std::endl;
-                if (code == exit_code::usage || code == exit_code::input) throw Error("a run was refused; its messages are in " + log.string() + ".");
+                if (code == exit_code::usage || code == exit_code::input) throw Error(fmt::format("a run was refused; its messages are in {}.", log.string()));
             }
         } else {
             one.state = "done";

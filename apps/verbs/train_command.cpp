@@ -16,6 +16,7 @@
 #include "io/bytes/interruption.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -87,7 +88,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     if (!options.device.empty()) {
         for (const auto& word : words) {
             if (word.starts_with("device=") && word != "device=" + options.device)
-                throw UsageError("--device " + options.device + " and " + word + " contradict each other. Leave one out.");
+                throw UsageError(fmt::format("--device {} and {} contradict each other. Leave one out.", options.device, word));
         }
         options.overrides.push_back("device=" + options.device);
     }
@@ -116,8 +117,8 @@ void write_records(const TrainArguments& options, std::span<const std::string> a
 {
     write_file_atomically(dir / "command.txt", command_line(arguments));
     write_run_settings(dir, settings);
-    std::string versions = "meshard " + program_version() + "\n";
-    for (const auto& [name, version] : library_versions()) versions += name + " " + version + "\n";
+    std::string versions = fmt::format("meshard {}\n", program_version());
+    for (const auto& [name, version] : library_versions()) versions += fmt::format("{} {}\n", name, version);
     write_file_atomically(dir / "version.txt", versions);
     std::ostringstream config;
     config << std::ifstream(options.config).rdbuf();
@@ -177,11 +178,11 @@ private:
         std::error_code error;
         std::filesystem::create_directories(dir, error);
         if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
-            throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") +
-                          ". Choose another output_dir.");
+            throw IoError(
+                fmt::format("the run's folder {} cannot be made or written{}. Choose another output_dir.", dir.string(), error ? ": " + error.message() : ""));
         }
         auto lock = FileLock::try_acquire(dir);
-        if (!lock) throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
+        if (!lock) throw IoError(fmt::format("the run {} is being trained by another process. Wait for its end, or choose another run_id.", dir.string()));
         return std::move(*lock);
     }
 
@@ -189,9 +190,9 @@ private:
     {
         if (!options.overwrite && has_trained(dir)) {
             const bool can_go_on = std::filesystem::exists(dir / "checkpoints" / "last.safetensors");
-            throw IoError("the run " + dir.string() +
-                          (can_go_on ? " exists. Continue it (--resume " + dir.string() + "), replace" : " exists, with steps but no checkpoint. Replace") +
-                          " it (--overwrite), or choose another run_id.");
+            throw IoError(
+                fmt::format("the run {} exists{} it (--overwrite), or choose another run_id.", dir.string(),
+                            can_go_on ? fmt::format(". Continue it (--resume {}), replace", dir.string()) : ", with steps but no checkpoint. Replace"));
         }
         if (!removes) return;
         if (!options.overwrite && std::filesystem::exists(dir / "metrics.jsonl"))
@@ -245,7 +246,8 @@ int train_command(std::span<const std::string> arguments)
     add_facts(settings.facts());
     add_facts(cases.facts());
     cache_freed_memory();
-    say_on_interruption_of("train", "Cases that are cut and stored stay in " + config.data.shards.string() + "; the same command goes on with the others.");
+    say_on_interruption_of("train",
+                           fmt::format("Cases that are cut and stored stay in {}; the same command goes on with the others.", config.data.shards.string()));
     // Ranks that are started here inherit the variable.
     if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);
 
