@@ -4,6 +4,8 @@
 #include "io/bytes/interruption.h"
 #include "sharding/messages/agreement.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -58,11 +60,7 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
         const std::string wanted = count == 0   ? "numbers separated by commas"
                                    : count == 1 ? "a number"
                                                 : std::to_string(count) + " numbers separated by commas";
-        throw UsageError(std::string(option) + " is '" + std::string(text) + "'; expected " + wanted + ", e.g. " +
-                         (count == 1   ? "40"
-                          : count == 2 ? "-1,1"
-                                       : "1,0,0") +
-                         ".");
+        throw UsageError(fmt::format("{} is '{}'; expected {}, e.g. {}.", option, text, wanted, count == 1 ? "40" : count == 2 ? "-1,1" : "1,0,0"));
     }
     return numbers;
 }
@@ -86,9 +84,9 @@ void say_on_interruption_of(std::string_view verb, const std::string& left)
         const char* const number = std::getenv(rank);
         if (number && std::string_view(number) != "0") return;
     }
-    // At a terminal the line would stand behind a progress bar and ^C.
+    // At a terminal the current line may show a progress bar or ^C, so the message begins on a new one.
     const std::string line = isatty(STDERR_FILENO) == 1 ? "\n" : "";
-    say_on_interruption(line + "meshard " + std::string(verb) + ": interrupted." + (left.empty() ? "" : " ") + left + "\n", left);
+    say_on_interruption(fmt::format("{}meshard {}: interrupted.{}{}\n", line, verb, left.empty() ? "" : " ", left), left);
 }
 
 void show_progress(std::string_view text, std::optional<double> done)

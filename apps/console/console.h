@@ -28,11 +28,11 @@ public:
     using Error::Error;
 };
 
-/// Exit code for the exception that is being handled.
+/// Returns the exit code for the exception that is being handled.
 int exit_code_of_current_error();
 
-/// Parses numbers separated by commas, e.g. `1,0,0`. @throws UsageError, beginning with `option`, unless `text` has `count` finite
-/// numbers (or any count if 0).
+/// Parses numbers separated by commas, e.g. `1,0,0`.
+/// @throws UsageError, beginning with `option`, unless `text` has `count` finite numbers (or any count if 0).
 std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count = 0);
 
 /// Removes the function's name with which messages of the library begin; the program prints the verb instead.
@@ -41,11 +41,12 @@ std::string without_function_name(std::string text);
 /// Prints one line to stderr: `meshard VERB: warning: ...`.
 void warn(std::string_view verb, std::string_view text);
 
-/// From now on an interruption that ends `verb` at once says so in one line, and there what is left and how to go on. Of several ranks the first one speaks.
+/// After this call an interruption that ends `verb` at once prints one line: what is `left`, and how to go on. Only the
+/// first of several ranks prints it.
 void say_on_interruption_of(std::string_view verb, const std::string& left);
 
-/// Prints a line to stderr that the next one overwrites, only if stderr is a terminal; an empty text clears it. With `done`, the finished
-/// fraction from 0 to 1, a bar and a percentage stand before the text.
+/// Prints a line to stderr that the next one overwrites, only if stderr is a terminal; an empty text clears it. With
+/// `done`, the finished fraction from 0 to 1, a bar and a percentage stand before the text.
 void show_progress(std::string_view text, std::optional<double> done = std::nullopt);
 
 }  // namespace meshard

@@ -14,7 +14,8 @@ std::string error_text(const std::exception& error)
 {
     const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
     std::string text = of_torch ? of_torch->what_without_backtrace() : error.what();
-    // In what one exception says of another the calls are there all the same; and memory that has ended is told in one sentence, before how it was used.
+    // An exception that quotes another one contains its backtrace, and LibTorch's out-of-memory message goes on with
+    // usage figures; both are cut off.
     for (const std::string_view beginning : {"\nException raised from ", "\nframe #", "\nC++ CapturedTraceback:", " Including non-PyTorch memory,"})
         text.erase(std::min(text.size(), text.find(beginning)));
     while (!text.empty() && text.back() == '\n') text.pop_back();

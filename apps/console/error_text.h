@@ -6,10 +6,10 @@
 
 namespace meshard {
 
-/// What an exception says, for users: without the calls that led there, which LibTorch's errors list.
+/// Returns the message of an exception without the backtrace that LibTorch's errors append.
 std::string error_text(const std::exception& error);
 
-/// Tells the other ranks of this run, if they wait for this one, that it ends (`report_failure_to_ranks`).
+/// Reports to ranks that wait for this one that it ends with `message` (`report_failure_to_ranks`).
 void tell_other_ranks(const std::string& message);
 
 }  // namespace meshard

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// In the program without LibTorch, whose exceptions list no calls.
+// The program without LibTorch uses these functions: its exceptions contain no backtrace.
 #include "apps/console/error_text.h"
 
 namespace meshard {

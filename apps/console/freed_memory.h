@@ -8,8 +8,9 @@
 
 namespace meshard {
 
-/// Makes the C library keep freed blocks of up to 1 GiB in the process, instead of returning large ones to the system. Paging them in again at the next
-/// allocation took a tenth of the time of a short run, and up to half of a training step.
+/// Makes the C library keep freed blocks of up to 1 GiB in the process, instead of returning large ones to the system.
+/// Paging them in again at the next allocation took a tenth of the time of a short run, and up to half of a training
+/// step.
 inline void keep_freed_blocks()
 {
 #ifdef __GLIBC__

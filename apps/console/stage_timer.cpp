@@ -44,7 +44,7 @@ const std::vector<std::pair<std::string, double>>& StageTimer::finish()
 
 std::uint64_t peak_memory_bytes()
 {
-    // Not getrusage: its value is kept over exec, so it may be that of the program that started this one.
+    // getrusage keeps its value over exec, so that may be the peak of the program that started this one.
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);) {
         if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;

@@ -48,7 +48,7 @@ private:
     std::vector<std::uint64_t> peaks_;
 };
 
-/// Peak memory of this process so far.
+/// Returns the peak resident memory of this process so far, in bytes.
 std::uint64_t peak_memory_bytes();
 
 }  // namespace meshard

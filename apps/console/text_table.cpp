@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/console/text_table.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 namespace meshard {
 
@@ -27,24 +28,17 @@ std::ostream& operator<<(std::ostream& out, const TextTable& table)
 
 std::string number_text(double value)
 {
-    char text[40];
-    std::snprintf(text, sizeof text, "%.6g", value);
-    return text;
+    return fmt::format("{:.6g}", value);
 }
 
 std::string short_text(double value)
 {
-    if (!std::isfinite(value)) return "-";
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
-    return text;
+    return std::isfinite(value) ? fmt::format("{:.4g}", value) : "-";
 }
 
 std::string fixed_text(double value, int digits)
 {
-    char text[400];
-    std::snprintf(text, sizeof text, "%.*f", digits, value);
-    return text;
+    return fmt::format("{:.{}f}", value, digits);
 }
 
 std::string bytes_text(std::uint64_t bytes)
@@ -54,12 +48,12 @@ std::string bytes_text(std::uint64_t bytes)
     double size = static_cast<double>(bytes);
     std::size_t unit = 0;
     for (; size >= 1024 && unit + 1 < std::size(units); ++unit) size /= 1024;
-    return fixed_text(size, 1) + ' ' + units[unit];
+    return fmt::format("{:.1f} {}", size, units[unit]);
 }
 
 std::string count_text(std::int64_t count, const std::string& noun)
 {
-    return std::to_string(count) + ' ' + noun + (count == 1 ? "" : "s");
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 }  // namespace meshard

@@ -24,19 +24,19 @@ private:
     std::vector<std::vector<std::string>> rows_;
 };
 
-/// `value` with six significant digits, e.g. `0.3291908` as `0.329191`.
+/// Formats `value` with six significant digits, e.g. `0.3291908` as `0.329191`.
 std::string number_text(double value);
 
-/// The same with four digits; `-` for what is not finite.
+/// Formats `value` with four significant digits, or as `-` if it is not finite.
 std::string short_text(double value);
 
-/// `value` with `digits` digits after the point.
+/// Formats `value` with `digits` digits after the point.
 std::string fixed_text(double value, int digits);
 
-/// Size in the largest binary unit that fits, e.g. `131.4 MiB`.
+/// Formats a size in the largest binary unit that fits, e.g. `131.4 MiB`.
 std::string bytes_text(std::uint64_t bytes);
 
-/// `1 cell`, `2 cells`, `0 cells`.
+/// Joins a count and its noun: `1 cell`, `2 cells`, `0 cells`.
 std::string count_text(std::int64_t count, const std::string& noun);
 
 }  // namespace meshard

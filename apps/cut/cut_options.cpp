@@ -12,6 +12,7 @@
 #include "partition/run_on_threads.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -46,11 +47,11 @@ std::vector<std::int32_t> parse_levels(const std::string& text)
     std::int64_t product = 1;
     for (const auto level : parse_numbers(text, "--levels")) {
         if (!(level >= 1) || level != std::floor(level) || level > 1e6)
-            throw UsageError("--levels is '" + text + "'; expected whole numbers from 1, e.g. 4,2.");
+            throw UsageError(fmt::format("--levels is '{}'; expected whole numbers from 1, e.g. 4,2.", text));
         levels.push_back(static_cast<std::int32_t>(level));
         product = std::min<std::int64_t>(product * levels.back(), std::int64_t{1} << 40);
     }
-    if (product > std::numeric_limits<std::int32_t>::max()) throw UsageError("--levels is '" + text + "', which makes too many parts.");
+    if (product > std::numeric_limits<std::int32_t>::max()) throw UsageError(fmt::format("--levels is '{}', which makes too many parts.", text));
     return levels;
 }
 
@@ -59,7 +60,7 @@ double ghost_share(const std::string& objective)
     if (objective == "cut") return 0.1;
     if (objective == "ghosts") return 0.6;
     if (objective == "both") return 0.35;
-    throw UsageError("--objective is '" + objective + "'; expected cut, ghosts or both.");
+    throw UsageError(fmt::format("--objective is '{}'; expected cut, ghosts or both.", objective));
 }
 
 std::vector<std::string> dump_kinds(const CutArguments& arguments)
@@ -130,15 +131,14 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
         std::int32_t product = 1;
         for (const auto level : levels) product *= level;
         if (arguments.num_parts != 0 && arguments.num_parts != product)
-            throw UsageError("-n is " + std::to_string(arguments.num_parts) + ", but --levels " + arguments.levels + " make " + std::to_string(product) +
-                             " parts. Leave -n out.");
+            throw UsageError(fmt::format("-n is {}, but --levels {} make {} parts. Leave -n out.", arguments.num_parts, arguments.levels, product));
         if (is_given_partition(arguments.method)) throw UsageError("--levels needs a method that cuts, not a given partition.");
         arguments.num_parts = product;
     }
     if (!arguments.has_num_parts && arguments.levels.empty() && !is_given_partition(arguments.method))
         throw UsageError("--num-parts is missing: give the number of parts with -n.");
     if (arguments.num_parts < 1 && !(is_given_partition(arguments.method) && arguments.num_parts == 0))
-        throw UsageError("-n is " + std::to_string(arguments.num_parts) + "; the number of parts must be at least 1.");
+        throw UsageError(fmt::format("-n is {}; the number of parts must be at least 1.", arguments.num_parts));
     if (!is_given_partition(arguments.method)) {
         try {
             partition_method(arguments.method);
@@ -150,12 +150,12 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     if (arguments.quality && arguments.no_refine) throw UsageError("--quality and --no-refine exclude each other.");
     ghost_share(arguments.objective);
     if (const auto most = std::max(64, 4 * num_cores()); arguments.threads < 1 || arguments.threads > most)
-        throw UsageError("--threads is " + std::to_string(arguments.threads) + "; expected 1 to " + std::to_string(most) + ".");
+        throw UsageError(fmt::format("--threads is {}; expected 1 to {}.", arguments.threads, most));
     if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
-        throw UsageError("--ghost-layers is " + std::to_string(arguments.ghost_layers) + "; expected 0 to 255.");
+        throw UsageError(fmt::format("--ghost-layers is {}; expected 0 to 255.", arguments.ghost_layers));
     if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))
-        throw UsageError("--imbalance is " + number_text(arguments.imbalance) +
-                         "; it is the size of the largest part divided by the mean, at least 1, e.g. 1.03.");
+        throw UsageError(
+            fmt::format("--imbalance is {}; it is the size of the largest part divided by the mean, at least 1, e.g. 1.03.", number_text(arguments.imbalance)));
     try {
         arguments.ghosts = to_string(parse_ghost_rule(arguments.ghosts));
     } catch (const InvalidInput& error) {
@@ -164,16 +164,16 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     if (!arguments.capacities.empty()) {
         const auto capacities = parse_numbers(arguments.capacities, "--capacities");
         if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
-            throw UsageError("--capacities has " + count_text(static_cast<std::int64_t>(capacities.size()), "number") + " for " +
-                             count_text(arguments.num_parts, "part") + ".");
+            throw UsageError(fmt::format("--capacities has {} for {}.", count_text(static_cast<std::int64_t>(capacities.size()), "number"),
+                                         count_text(arguments.num_parts, "part")));
         if (std::ranges::any_of(capacities, [](double c) { return !(c > 0); }))
-            throw UsageError("--capacities is '" + arguments.capacities + "'; all must be above 0.");
+            throw UsageError(fmt::format("--capacities is '{}'; all must be above 0.", arguments.capacities));
     }
     for (const auto& weight : arguments.weights.empty() ? std::vector<std::string>{} : split(arguments.weights))
         if (weight != "cells" && weight != "points" && weight != "faces" && !weight.starts_with("array:"))
-            throw UsageError("--weights has '" + weight + "'; known are cells, points, faces and array:NAME.");
+            throw UsageError(fmt::format("--weights has '{}'; known are cells, points, faces and array:NAME.", weight));
     if (!arguments.preview.empty() && std::filesystem::path(arguments.preview).extension() != ".png")
-        throw UsageError("--preview is '" + arguments.preview + "'; expected a name that ends in .png.");
+        throw UsageError(fmt::format("--preview is '{}'; expected a name that ends in .png.", arguments.preview));
     for (const auto& file : {arguments.preview, arguments.csv}) {
         if (!file.empty()) require_output(file, {input}, InputAsOutput::Refused);
     }
@@ -185,9 +185,9 @@ void check_output_folder(const std::string& output_name)
 {
     const std::filesystem::path output = output_name;
     if (std::filesystem::exists(std::filesystem::symlink_status(output))) {
-        throw IoError("the output '" + output.string() + "' exists. Remove it, or name another folder with -o.");
+        throw IoError(fmt::format("the output '{}' exists. Remove it, or name another folder with -o.", output.string()));
     }
-    require_writable_folder(output, "the output '" + output.string() + "'");
+    require_writable_folder(output, fmt::format("the output '{}'", output.string()));
 }
 
 }  // namespace meshard

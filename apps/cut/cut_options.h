@@ -33,10 +33,10 @@ struct CutArguments {
     bool dry_run = false;
     std::string preview;
     std::string csv;
-    std::string compress = "none";  ///< of the pieces
-    std::string dump;               ///< kinds of `dump_partition`
+    std::string compress = "none";  ///< compression of the pieces
+    std::string dump;               ///< kinds that `dump_partition` writes
     std::int32_t threads = 1;
-    std::int64_t max_memory = 0;  ///< bytes that a process may use; 0: no limit
+    std::int64_t max_memory = 0;  ///< most bytes that a process may use; 0: no limit
     bool json = false;
 };
 
@@ -46,19 +46,19 @@ void add_cut_options(CLI::App& app, CutArguments& arguments);
 /// @throws UsageError
 void check_cut_arguments(CutArguments& arguments, const std::string& input);
 
-/// Whether the method is an existing partition, from a file or an array.
+/// Returns whether the method is an existing partition, from a file or an array.
 bool is_given_partition(const std::string& method);
 
-/// Parts in each level, e.g. 4, 2; empty without levels. @throws UsageError
+/// Parses the number of parts in each level, e.g. `4,2`. @throws UsageError
 std::vector<std::int32_t> parse_levels(const std::string& text);
 
-/// Weight of ghosts, relative to cut edges, for an objective. @throws UsageError
+/// Returns the weight of ghosts, relative to cut edges, for an objective. @throws UsageError
 double ghost_share(const std::string& objective);
 
-/// The kinds of dump given in --dump. @throws UsageError
+/// Returns the kinds of dump given in --dump. @throws UsageError
 std::vector<std::string> dump_kinds(const CutArguments& arguments);
 
-/// Names of the weights to balance; empty if all rows have the same weight.
+/// Returns the names of the weights to balance; empty if all rows have the same weight.
 std::vector<std::string> weight_names(const CutArguments& arguments);
 
 /// Checks before any work that the output folder can be made. @throws IoError

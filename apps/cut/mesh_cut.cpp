@@ -12,6 +12,8 @@
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -36,50 +38,49 @@ std::int64_t count_nan(const DataArray& array, std::int64_t begin, std::int64_t 
 void warn_of_pieces(std::span<const std::int32_t> in_pieces)
 {
     if (in_pieces.empty()) return;
-    std::string parts;
-    for (std::size_t i = 0; i < in_pieces.size() && i < 10; ++i) parts += (i == 0 ? "" : ", ") + std::to_string(in_pieces[i]);
-    if (in_pieces.size() > 10) parts += ", ...";
-    warn("partition", count_text(static_cast<std::int64_t>(in_pieces.size()), "part") +
-                          " could not be made connected within the imbalance, or the mesh itself is not connected there: " + parts + ".");
+    const auto shown = in_pieces.first(std::min<std::size_t>(in_pieces.size(), 10));
+    warn("partition",
+         fmt::format("{} could not be made connected within the imbalance, or the mesh itself is not connected there: {}{}.",
+                     count_text(static_cast<std::int64_t>(in_pieces.size()), "part"), fmt::join(shown, ", "), shown.size() < in_pieces.size() ? ", ..." : ""));
 }
 
 void warn_of_crowds(const std::string& name, const FacetCrowds& crowds)
 {
     if (crowds.first_cell >= 0)
-        warn("partition", name + ": cell " + std::to_string(crowds.first_cell) +
-                              " has a face (on a surface: an edge) that belongs to three cells or more, so the mesh is not a manifold; these cells all count "
-                              "as neighbours.");
+        warn("partition", fmt::format("{}: cell {} has a face (on a surface: an edge) that belongs to three cells or more, so the mesh is not a manifold; "
+                                      "these cells all count as neighbours.",
+                                      name, crowds.first_cell));
     if (crowds.most_cells > most_mutual_cells)
-        warn("partition", name + ": " + std::to_string(crowds.most_cells) + " cells share one face (on a surface: an edge; of lines: a point). Of more than " +
-                              std::to_string(most_mutual_cells) +
-                              " the first ones count as neighbours of one another, and each further one as a neighbour of the one before it; ghosts by face "
-                              "are found so. --ghosts vertex takes all of them.");
+        warn("partition",
+             fmt::format("{}: {} cells share one face (on a surface: an edge; of lines: a point). Of more than {} the first ones count as neighbours of one "
+                         "another, and each further one as a neighbour of the one before it; ghosts by face are found so. --ghosts vertex takes all of them.",
+                         name, crowds.most_cells, most_mutual_cells));
 }
 
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
 {
     if (num_rows == 0 && !arguments.allow_empty) throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
     if (arguments.num_parts > num_rows && !arguments.allow_empty)
-        throw UsageError(name + " has " + count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell") + ", fewer than the " +
-                         std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or allow empty parts with --allow-empty.");
+        throw UsageError(fmt::format("{} has {}, fewer than the {} parts asked for. Ask for fewer, or allow empty parts with --allow-empty.", name,
+                                     count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), arguments.num_parts));
 }
 
 std::int32_t given_part(const DataArray& array, std::int64_t row)
 {
     const double value = array.value(row);
     if (!(value >= 0) || value > 1e9 || value != std::floor(value))
-        throw InvalidInput("the array '" + array.name() + "' has the value " + number_text(value) + " in row " + std::to_string(row) +
-                           "; expected parts, 0 or above.");
+        throw InvalidInput(fmt::format("the array '{}' has the value {} in row {}; expected parts, 0 or above.", array.name(), number_text(value), row));
     return static_cast<std::int32_t>(value);
 }
 
-// The given owners of this rank's share of the rows, if the method is a file or an array of the mesh. Sets the number of parts.
+// Returns the owners of this rank's share of the rows and sets the number of parts, if the method is a file or an array
+// of the mesh.
 std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, std::int64_t num_rows, CutArguments& arguments, RankMessages& messages)
 {
     if (!is_given_partition(arguments.method)) return std::nullopt;
     const bool is_file = arguments.method.starts_with("file:"), is_cloud = steps.num_cells() == 0;
     const std::string name = arguments.method.substr(arguments.method.find(':') + 1);
-    const std::string what = (is_file ? "the partition file '" : "the array '") + name + "'";
+    const std::string what = fmt::format("the {} '{}'", is_file ? "partition file" : "array", name);
     const auto rows = RankRanges::even(num_rows, messages.size());
     const auto begin = rows.begin(messages.rank()), end = rows.begin(messages.rank() + 1);
     std::vector<std::int32_t> owners;
@@ -97,12 +98,10 @@ std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, 
         steps.release_pages();
     }
     if (num_given != num_rows)
-        throw InvalidInput(what + " has " + std::to_string(num_given) + " rows, the mesh has " + count_text(num_rows, is_cloud ? "point" : "cell") +
-                           " to cut.");
+        throw InvalidInput(fmt::format("{} has {} rows, the mesh has {} to cut.", what, num_given, count_text(num_rows, is_cloud ? "point" : "cell")));
     const auto highest = std::ranges::max(gather_everywhere(messages, std::vector{owners.empty() ? -1 : std::ranges::max(owners)}));
     if (arguments.num_parts == 0) arguments.num_parts = std::max(1, highest + 1);
-    if (highest >= arguments.num_parts)
-        throw UsageError(what + " names part " + std::to_string(highest) + "; -n is " + std::to_string(arguments.num_parts) + ".");
+    if (highest >= arguments.num_parts) throw UsageError(fmt::format("{} names part {}; -n is {}.", what, highest, arguments.num_parts));
     return owners;
 }
 
@@ -114,12 +113,11 @@ void warn_of_nan(const CutSteps& steps, RankMessages& messages)
             const auto num_nan = sum_everywhere(messages, std::vector{count_nan(array, rows.begin(messages.rank()), rows.begin(messages.rank() + 1))}).front();
             steps.release_pages();
             if (num_nan > 0 && messages.rank() == 0)
-                warn("partition",
-                     std::string("the ") + group + " array '" + array.name() + "' has " + std::to_string(num_nan) + " NaN; the shards keep them as they are.");
+                warn("partition", fmt::format("the {} array '{}' has {} NaN; the shards keep them as they are.", group, array.name(), num_nan));
         }
 }
 
-// The path of the folder in which all ranks write. Rank 0 makes the folder and sends the path.
+// Returns on all ranks the path of the folder that rank 0 has made, in which all ranks write.
 std::filesystem::path share_path(RankMessages& messages, const std::optional<PartialFolder>& folder)
 {
     const auto text = folder ? folder->path().string() : std::string();
@@ -190,7 +188,7 @@ void save(CutSteps& steps, CutJob& job, const MeshSource& source, RankMessages& 
 
 StageTimer cut_timer()
 {
-    // Fractions of the time for a million tetrahedra in 8 parts.
+    // These are fractions of the time for a million tetrahedra in 8 parts.
     return StageTimer({{"read", 0.06}, {"graph", 0.16}, {"partition", 0.4}, {"quality", 0.03}, {"ghosts", 0.03}, {"extract", 0.32}, {"write", 0.32}});
 }
 
@@ -206,7 +204,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     if (is_first && !arguments.dry_run) {
         const auto folder = std::filesystem::absolute(arguments.output).lexically_normal();
         if (const auto size = size_of_small_parts(arguments.num_parts, num_rows, folder.parent_path()); !size.empty())
-            warn("partition", source.name + ": " + size + ".");
+            warn("partition", fmt::format("{}: {}.", source.name, size));
     }
 
     warn_of_nan(steps, messages);
@@ -226,7 +224,8 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
         if (is_first) folders.emplace(arguments.preview);
         steps.draw(job, arguments.preview);
     }
-    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});  // also keeps every rank here until all are done
+    // This also keeps every rank here until all are done.
+    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});
     report.peak_bytes = std::ranges::max(peaks);
     report.seconds = timer.finish();
     report.stage_peaks = timer.peaks();

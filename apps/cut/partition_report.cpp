@@ -6,6 +6,8 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -15,7 +17,7 @@ namespace meshard {
 
 namespace {
 
-/// The largest number of neighbours of a part divided by the mean; 1 without neighbours.
+/// Returns the largest number of neighbours of a part divided by the mean; 1 without neighbours.
 double balance_of_neighbors(const PartitionQuality& quality)
 {
     double most = 0, sum = 0;
@@ -34,7 +36,7 @@ std::vector<std::size_t> parts_in_pieces(const PartitionQuality& quality)
     return parts;
 }
 
-/// `Max number of cells = 100 (0% above average 100)`, as OpenFOAM's decomposePar prints it.
+/// Prints `Max number of cells = 100 (0% above average 100)`, as OpenFOAM's decomposePar does.
 template <class F>
 void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
 {
@@ -51,7 +53,7 @@ void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
     std::cout << '\n';
 }
 
-// The largest imbalance of all weights, relative to the parts' capacities.
+// Returns the largest imbalance of all weights, relative to the parts' capacities.
 double largest_imbalance(const PartitionReport& report)
 {
     double largest = report.imbalances.empty() ? report.quality.imbalance : 0;
@@ -125,12 +127,12 @@ void print_as_text(const PartitionReport& report)
     if (!cloud) heading.push_back("ghost cells");
     heading.push_back("ghost points");
     if (on_disk) heading.push_back("on disk");
-    heading.insert(heading.end(), {"pieces", facet, "neighbours (" + facet + ")"});
+    heading.insert(heading.end(), {"pieces", facet, fmt::format("neighbours ({})", facet)});
     table.add_row(std::move(heading));
     for (std::size_t p = 0; p < parts.size(); ++p) {
         std::string neighbors;
         for (std::size_t k = 0; k < parts[p].neighbors.size(); ++k) {
-            neighbors += (k == 0 ? "" : ", ") + std::to_string(parts[p].neighbors[k]) + " (" + std::to_string(parts[p].neighbor_edges[k]) + ")";
+            neighbors += fmt::format("{}{} ({})", k == 0 ? "" : ", ", parts[p].neighbors[k], parts[p].neighbor_edges[k]);
         }
         std::vector<std::string> cells{std::to_string(p)};
         if (!cloud) cells.push_back(std::to_string(report.cells[p].owned));

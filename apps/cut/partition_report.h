@@ -20,7 +20,7 @@ struct RowCounts {
 struct PartitionReport {
     std::string source;
     std::string output;  ///< empty for a dry run
-    std::string method;  ///< that was used
+    std::string method;  ///< the method that was used
     std::int32_t num_parts = 0;
     std::int32_t ghost_layers = 0;
     std::string ghost_neighbors;
@@ -29,12 +29,12 @@ struct PartitionReport {
     std::int64_t num_cells = 0;
     std::int64_t num_points = 0;
     PartitionQuality quality;
-    std::vector<std::pair<std::string, double>> imbalances;  ///< by weight: largest part divided by its share
-    std::vector<std::int32_t> in_pieces;                     ///< with --contiguous: parts that are not connected
-    std::vector<RowCounts> cells;                            ///< of each part
+    std::vector<std::pair<std::string, double>> imbalances;  ///< for each weight the largest part divided by its share
+    std::vector<std::int32_t> in_pieces;                     ///< parts that are not connected, with --contiguous
+    std::vector<RowCounts> cells;                            ///< one for each part
     std::vector<RowCounts> points;
-    std::vector<std::int64_t> bytes;        ///< of each piece on disk; empty after a dry run
-    std::vector<std::int64_t> ghost_bytes;  ///< received by each part in one exchange of all fields
+    std::vector<std::int64_t> bytes;        ///< size of each piece on disk; empty after a dry run
+    std::vector<std::int64_t> ghost_bytes;  ///< bytes that each part receives in one exchange of all fields
     std::string index_file;                 ///< the file to open in ParaView
     std::vector<std::pair<std::string, double>> seconds;
     std::vector<std::uint64_t> stage_peaks;  ///< peak memory of the process at the end of each stage
@@ -46,7 +46,7 @@ struct PartitionReport {
 void print_as_json(const PartitionReport& report);
 void print_as_text(const PartitionReport& report);
 
-/// A heading and one line for each part. @throws IoError
+/// Writes a heading and one line for each part. @throws IoError
 void write_as_csv(const PartitionReport& report, const std::filesystem::path& file);
 
 }  // namespace meshard

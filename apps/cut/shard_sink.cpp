@@ -7,7 +7,7 @@ namespace meshard {
 
 namespace {
 
-// Bytes of all arrays for one row.
+// Returns the bytes of one row in all arrays.
 std::int64_t bytes_per_row(const std::vector<DataArray>& arrays)
 {
     std::int64_t bytes = 0;

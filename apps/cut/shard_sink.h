@@ -16,7 +16,7 @@
 
 namespace meshard {
 
-/// Receives the parts of a cut one by one, on any thread and rank: writes their shards and counts their rows.
+/// Receives the parts of a cut one by one, on any thread and rank, writes their shards and counts their rows.
 class ShardSink {
 public:
     /// @param folder to write to, or empty to write nothing
@@ -25,10 +25,10 @@ public:
     {
     }
 
-    /// May be called by several threads at once. @throws IoError
+    /// Several threads may call it at once. @throws IoError
     void take(const Subdomain& subdomain);
 
-    /// Collective, after the last part. Adds the parts to the report on rank 0.
+    /// Adds the parts to the report on rank 0, after the last part. Collective.
     /// @return on rank 0 all shards in order; empty if nothing was written.
     std::vector<WrittenShard> gather(RankMessages& messages, const Mesh& mesh, PartitionReport& report);
 

@@ -15,6 +15,8 @@
 #include "partition/mesh/mesh_graph.h"
 #include "partition/run_on_threads.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -29,13 +31,13 @@ void check_coordinates(const Mesh& mesh, const std::string& file)
         return std::ranges::count_if(mesh.points.values<T>(), [](T x) { return !std::isfinite(static_cast<double>(x)); });
     });
     if (bad > 0) {
-        throw InvalidInput(file + " has " + count_text(bad, "coordinate") + " that " + (bad == 1 ? "is" : "are") +
-                           " NaN or infinite; every point needs a position. Repair the mesh.");
+        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", file, count_text(bad, "coordinate"),
+                                       bad == 1 ? "is" : "are"));
     }
 }
 
-// Frees a large mesh until `restore`, if it can be read again quickly: its cells take as much memory as its graph, and METIS needs several times
-// that.
+// Frees a large mesh until `restore`, if it can be read again quickly: its cells take as much memory as its graph, and
+// METIS needs several times that.
 class FreedMesh {
 public:
     FreedMesh(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source)
@@ -105,7 +107,7 @@ void WholeSteps::cut(CutJob& job)
         FreedMesh freed(mesh_, source_);
         result = cut_rows(problem, options);
         freed.restore();
-        // With capacities or levels a part's number has a meaning, and is kept.
+        // With capacities or levels a part's number has a meaning and is kept.
         if (capacities.empty() && options.levels.empty()) {
             const auto before = result.partition;
             result.partition = number_parts_along_curve(mesh_, std::move(result.partition));
@@ -137,10 +139,10 @@ void WholeSteps::find_ghosts(CutJob& job)
                       ? ghost_layers(graph_, partition_, arguments.ghost_layers, arguments.threads)
                       : ghost_layers(ghost_relation(mesh_, rule, partition_, arguments.ghost_layers), partition_, arguments.ghost_layers, arguments.threads);
     }
-    if (!PartitionDump::needs_graph(dump_kinds(arguments))) graph_ = Csr{};  // not needed any more, and parts need memory
+    if (!PartitionDump::needs_graph(dump_kinds(arguments))) graph_ = Csr{};  // frees memory for the parts
 }
 
-// Extracts one part after the other, on the number of threads asked for. Each thread holds one part at a time.
+// Each thread holds one part at a time.
 void WholeSteps::extract_parts(CutJob& job, ShardSink& sink)
 {
     const SubdomainCutter cutter(mesh_, partition_, job.arguments.ghost_layers);

@@ -14,7 +14,8 @@ namespace meshard {
 /// The steps on a mesh that is whole in the memory of a single process.
 class WholeSteps : public CutSteps {
 public:
-    /// Keeps references to both. Frees a large mesh while it is not needed, if `source.read_again` can read it again.
+    /// The object keeps references to both arguments. It frees a large mesh while it is not needed, if
+    /// `source.read_again` can read it again.
     WholeSteps(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source), num_cells_(mesh.num_cells()) {}
 
     const Mesh& mesh() const override { return mesh_; }

@@ -10,6 +10,8 @@
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -23,7 +25,7 @@ namespace meshard {
 
 namespace {
 
-// Memory that the C library keeps after it was freed would count against the limit.
+// Returns freed memory to the system, since what the C library keeps would count against the limit.
 void trim_memory()
 {
 #ifdef __GLIBC__
@@ -36,27 +38,30 @@ std::string memory_text(double bytes)
     return std::to_string(static_cast<std::int64_t>(bytes / 1048576) + 1) + "M";
 }
 
-// Divides the memory that a rank may use. The bytes are measured on meshes of tetrahedra, hexahedra and polyhedra, and on clouds.
+// Divides the memory that a rank may use. The bytes are measured on meshes of tetrahedra, hexahedra and polyhedra, and
+// on point clouds.
 WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, const CutArguments& arguments, int num_ranks)
 {
     WindowSteps::Sizes sizes;
     if (arguments.max_memory == 0) return sizes;
     const auto ranks = static_cast<double>(num_ranks);
-    const auto cells = static_cast<double>(mesh.num_rows()),
-               points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0;  // a cloud has no points besides its rows
+    // A cloud has no points besides its rows.
+    const auto cells = static_cast<double>(mesh.num_rows()), points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0;
     double row_bytes = 0;
     for (const auto& array : mesh.rest().cell_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
     for (const auto& array : mesh.rest().point_data)
         row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * static_cast<double>(mesh.num_points()) / cells;
     const double entries = static_cast<double>(mesh.num_cell_entries()) / cells;  // connectivity and faces
     constexpr double program = 45e6;
-    const double picture = arguments.preview.empty() ? 0 : 130e6;  // this rank's and another's, besides a window
+    // Besides a window, a rank holds its own picture and one that it receives.
+    const double picture = arguments.preview.empty() ? 0 : 130e6;
     constexpr double fewest = 2000;
-    const double block_bytes = arguments.method == "scotch" ? 1200 : 450;  // indices of 64 bits
-    constexpr double share = 0.45;                                         // for a window, later for the graph of blocks, of the memory besides the program
+    const double block_bytes = arguments.method == "scotch" ? 1200 : 450;  // Scotch's indices have 64 bits
+    // A window, and later the graph of blocks, takes this share of the memory besides the program.
+    constexpr double share = 0.45;
     const auto rule = parse_ghost_rule(arguments.ghosts);
     const bool has_distances = rule.neighbors == GhostNeighbors::Radius || rule.neighbors == GhostNeighbors::Nearest;
-    const bool rows_are_points = points == 0 || entries == 1;  // the graph connects each with the 8 nearest
+    const bool rows_are_points = points == 0 || entries == 1;  // the graph connects each point with its 8 nearest
     const int num_nearest = std::max(rows_are_points ? 8 : 0, rule.num_nearest);
     const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 150 + 20.0 * num_nearest : has_distances ? 150 : 0);
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
@@ -68,19 +73,19 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
     const double needed = program + picture + std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
-        throw UsageError("--max-memory of " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(mesh.num_rows()) +
-                         (points > 0 ? " cells in " : " points in ") + std::to_string(arguments.num_parts) + " parts need about " + memory_text(needed) +
-                         " on each rank. Allow that" + (part > kept ? ", or ask for more parts." : ", or start more ranks."));
-    // Not from the number of ranks, since the shards must not depend on it.
+        throw UsageError(fmt::format("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on each rank. Allow that, or {}.",
+                                     memory_text(allowed - 1048576), file, mesh.num_rows(), points > 0 ? "cells" : "points", arguments.num_parts,
+                                     memory_text(needed), part > kept ? "ask for more parts" : "start more ranks"));
+    // These sizes do not depend on the number of ranks, since the shards must not.
     sizes.cells_a_window = static_cast<std::int64_t>(std::min(share * (allowed - program) / window_bytes, 1e6));
     sizes.most_blocks = static_cast<std::int64_t>(std::min(share * (allowed - program) / block_bytes, 2e6));
     sizes.cache_bytes = 0;
-    // Rows of the graph on rank 0, received and stored.
+    // Rank 0 holds these rows of the graph twice, as received and as stored.
     sizes.dumped_cells = static_cast<std::int64_t>(std::max(share * (allowed - program) / (100 + 40 * entries), fewest));
     return sizes;
 }
 
-// The warnings that reading a whole mesh gives, on rank 0 only.
+// Prints on rank 0 the warnings that reading a whole mesh gives.
 void warn_of_faults(const std::string& file, const CurveWindows& windows, RankMessages& messages)
 {
     for (const auto& text : describe(windows.faults()))
@@ -101,7 +106,7 @@ std::int64_t parse_memory_size(const std::string& text)
     const std::map<std::string, double> units{{"", 1}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}};
     const auto found = units.find(unit);
     if (error != std::errc{} || found == units.end() || !(number > 0) || number * found->second > 0x1p60)
-        throw UsageError("--max-memory is '" + text + "'; expected a size such as 800M or 2G.");
+        throw UsageError(fmt::format("--max-memory is '{}'; expected a size such as 800M or 2G.", text));
     return static_cast<std::int64_t>(number * found->second);
 }
 
@@ -194,7 +199,8 @@ void WindowSteps::dump(CutJob& job, const std::filesystem::path& folder)
     if (dump) dump->commit();
 }
 
-// Each rank first measures the bounds of its windows, then draws them into its own picture; rank 0 combines the pictures.
+// Each rank first measures the bounds of its windows, then draws them into its own picture; rank 0 combines the
+// pictures.
 void WindowSteps::draw(CutJob&, const std::filesystem::path& png)
 {
     RenderOptions options;
@@ -223,8 +229,9 @@ void WindowSteps::draw(CutJob&, const std::filesystem::path& png)
     if (messages_.rank() == 0) painter.save(png);
 }
 
-// Collective. The visible part of one window: the outer faces of its cells as triangles, or points of cells without faces, each with its part. Faces
-// between windows are not outer: the neighbour cells of other windows are fetched to find them.
+// Returns the visible part of one window: the outer faces of its cells as triangles, or points of cells without faces,
+// each with its part. Faces between windows are not outer: the neighbour cells of other windows are fetched to find
+// them. Collective.
 Mesh WindowSteps::drawn_piece(std::int32_t round) const
 {
     const auto window = windows_->window_in_round(messages_.rank(), round);
@@ -244,7 +251,8 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
     std::vector<std::int32_t> ids(here.begin(), here.end()), owners_of_cells;
     ids.insert(ids.end(), outside.begin(), outside.end());
     Mesh cells = mesh_.cells(ids);
-    if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType")) cells.cell_data.push_back(ghosts->gather(ids));  // ghost cells are not drawn
+    // The array marks ghost cells, which are not drawn.
+    if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType")) cells.cell_data.push_back(ghosts->gather(ids));
     const auto add = [&](std::span<const std::int32_t> points, std::uint8_t type, std::int32_t cell) {
         piece.cells.push_row(points);
         piece.cell_types.push_back(type);
@@ -274,7 +282,8 @@ std::vector<std::pair<std::string, std::string>> WindowSteps::options() const
     return {{"cells_a_window", std::to_string(sizes_.cells_a_window)}};
 }
 
-// Collective: all ranks find the parts first, first + 1, ... together, one for each rank. `part` is this rank's, -1 if there is none.
+// Returns this rank's `part`: all ranks find the parts first, first + 1, ... together, one for each rank. `part` is -1
+// if there is none for this rank. Collective.
 Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std::int32_t part) const
 {
     const auto rows = cut_->rows_of_parts(first);

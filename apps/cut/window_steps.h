@@ -19,11 +19,12 @@ namespace meshard {
 
 /// The steps on a mesh that no process holds whole: with --max-memory, or on several ranks.
 ///
-/// The cells are sorted along a Hilbert curve and cut into windows (curve_windows.h). Small clusters of cells within a window are blocks; rank 0 cuts the
-/// weighted graph of the blocks by the chosen method, also with levels and connected parts. Then each window moves single cells between parts, except those
-/// at its border, within its share of the allowed imbalance. Ghosts, points and pieces are made part by part. For a point cloud the cells are its points.
-/// The result depends on the mesh, the options and the memory allowed, not on the number of ranks. A rank holds only its windows and the parts that it
-/// writes, and one bit for each point of the mesh.
+/// The cells are sorted along a Hilbert curve and cut into windows (curve_windows.h). Small clusters of cells within a
+/// window are blocks; rank 0 cuts the weighted graph of the blocks by the chosen method, also with levels and connected
+/// parts. Then each window moves single cells between parts, except those at its border, within its share of the
+/// allowed imbalance. Ghosts, points and pieces are made part by part. For a point cloud the points take the place of
+/// cells. The result depends on the mesh, the options and the allowed memory, not on the number of ranks. A rank holds
+/// only its windows and the parts that it writes, and one bit for each point of the mesh.
 class WindowSteps : public CutSteps {
 public:
     /// Amounts that a rank holds at a time.
@@ -34,7 +35,7 @@ public:
         std::int64_t dumped_cells = 4'000'000;
     };
 
-    /// Keeps references to all of them.
+    /// The object keeps references to all arguments.
     WindowSteps(const StoredMesh& mesh, const MeshSource& source, RankMessages& messages);
     ~WindowSteps() override;
 
@@ -65,7 +66,7 @@ private:
     std::optional<WindowCut> cut_;
 };
 
-/// Bytes of a size such as 800M, 1G or 1.5GiB (powers of 1024). @throws UsageError
+/// Returns the bytes of a size such as 800M, 1G or 1.5GiB (powers of 1024). @throws UsageError
 std::int64_t parse_memory_size(const std::string& text);
 
 }  // namespace meshard

@@ -4,6 +4,7 @@
 #include "apps/console/text_table.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +20,7 @@ std::string bytes_text(double bytes)
     return meshard::bytes_text(static_cast<std::uint64_t>(std::max(0.0, bytes)));
 }
 
-/// What to do: a mode that needs less, more ranks, fewer points.
+/// Lists what the user can do: choose a memory mode that needs less, more ranks, fewer points.
 std::vector<std::string> remedies(const DeviceLoad& load, const MemoryInUse& memory)
 {
     std::vector<std::string> all;
@@ -27,10 +28,10 @@ std::vector<std::string> remedies(const DeviceLoad& load, const MemoryInUse& mem
     if (next != load.modes.end() && ++next != load.modes.end()) all.push_back(load.mode_option + *next);
     if (!load.rank_option.empty() && load.num_points > 0 && memory.total > 0) {
         const auto bytes = static_cast<double>(memory.peak) * static_cast<double>(load.num_ranks);
-        const auto ranks = std::to_string(std::max(load.num_ranks + 1, static_cast<std::int64_t>(std::ceil(bytes / static_cast<double>(memory.total)))));
-        all.push_back("at least " + ranks + " ranks (" + load.rank_option + ranks + ")");
+        const auto ranks = std::max(load.num_ranks + 1, static_cast<std::int64_t>(std::ceil(bytes / static_cast<double>(memory.total))));
+        all.push_back(fmt::format("at least {} ranks ({}{})", ranks, load.rank_option, ranks));
     }
-    if (!load.fewer_points.empty()) all.push_back("fewer points at once (" + load.fewer_points + ")");
+    if (!load.fewer_points.empty()) all.push_back(fmt::format("fewer points at once ({})", load.fewer_points));
     return all;
 }
 
@@ -45,7 +46,7 @@ MemoryInUse memory_in_use(const c10::Device& device)
             const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
             return {allocated.current, allocated.peak, static_cast<std::int64_t>(allocator->getMemoryInfo(device.index()).second)};
         } catch (const c10::Error&) {
-            return {};  // an accelerator that does not count
+            return {};  // the accelerator keeps no statistics
         }
     }
     std::ifstream stream("/proc/self/statm");
@@ -60,14 +61,15 @@ MemoryInUse memory_in_use(const c10::Device& device)
 std::string out_of_memory_text(const DeviceLoad& load, const MemoryInUse& memory)
 {
     auto text = "out of memory: " + load.what;
-    if (load.num_points > 0) text += ", " + std::to_string(load.num_points) + " points" + (load.num_ranks > 1 ? " on this rank" : "");
+    if (load.num_points > 0) text += fmt::format(", {} points{}", load.num_points, load.num_ranks > 1 ? " on this rank" : "");
     text += load.num_points > 0 ? ", does not fit into " : " does not fit into ";
-    text += (memory.total > 0 ? "the " + bytes_text(static_cast<double>(memory.total)) + " of " : std::string()) + load.device.str();
-    // What was taken before the memory ended is the least that it can be.
+    text += (memory.total > 0 ? fmt::format("the {} of ", bytes_text(static_cast<double>(memory.total))) : "") + load.device.str();
+    // The work needs at least the memory that it had when the allocation failed.
     if (load.num_points > 0 && memory.peak > 0) {
         const auto taken = static_cast<double>(memory.peak);
-        text += ": " + (load.memory.empty() ? std::string() : "with memory mode " + load.memory + " ") + "it takes at least " +
-                bytes_text(taken / static_cast<double>(load.num_points)) + " a point (" + bytes_text(taken) + " before the memory ended)";
+        text += fmt::format(": {}it takes at least {} a point ({} before the memory ended)",
+                            load.memory.empty() ? "" : fmt::format("with memory mode {} ", load.memory),
+                            bytes_text(taken / static_cast<double>(load.num_points)), bytes_text(taken));
     }
     text += ".";
     const auto all = remedies(load, memory);

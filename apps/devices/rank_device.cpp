@@ -8,6 +8,8 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -28,30 +30,29 @@ int num_devices(c10::DeviceType type)
     return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type)->deviceCount() : 0;
 }
 
-/// The name of the accelerator that was registered with LibTorch; empty if there is none.
+/// Returns the name of the accelerator that is registered with LibTorch; empty if there is none.
 std::string registered_accelerator()
 {
     const bool is_there = c10::is_privateuse1_backend_registered() && num_devices(c10::DeviceType::PrivateUse1) > 0;
     return is_there ? c10::get_privateuse1_backend(/*lower_case=*/true) : "";
 }
 
-/// @throws UsageError why it cannot be
+/// Finds the device type that has this name. @throws UsageError that says why this process cannot use it
 c10::DeviceType type_named(const std::string& name)
 {
     if (name == "cpu") return c10::DeviceType::CPU;
     if (name == "cuda") {
         const auto why = why_no_transport(c10::DeviceType::CUDA);
         if (why.empty()) return c10::DeviceType::CUDA;
-        throw UsageError("device cuda: " + why + ". Leave it out for CPUs; `meshard info --devices` says what is missing.");
+        throw UsageError(fmt::format("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why));
     }
     const auto accelerator = registered_accelerator();
     if (!accelerator.empty() && name == accelerator) return c10::DeviceType::PrivateUse1;
     std::vector<std::string> known{"auto", "cpu", "cuda"};
     if (!accelerator.empty()) known.push_back(accelerator);
-    std::string list;
-    for (const auto& other : known) list += (list.empty() ? "" : ", ") + other;
     const auto nearest = name == "gpu" ? "cuda" : nearest_name(name, known);
-    throw UsageError("device '" + name + "' is not one of " + list + (nearest.empty() ? "." : ". Did you mean '" + nearest + "'?"));
+    throw UsageError(
+        fmt::format("device '{}' is not one of {}{}", name, c10::Join(", ", known), nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest)));
 }
 
 }  // namespace
@@ -91,16 +92,16 @@ std::int64_t ranks_a_device(const at::Device& device, const RankGroup& all)
 std::string device_name(const at::Device& device)
 {
     const auto type = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
-    return device.is_cuda() ? type + " (" + visible_gpus()[device.index()].name + ")" : type;
+    return device.is_cuda() ? fmt::format("{} ({})", type, visible_gpus()[device.index()].name) : type;
 }
 
 std::string device_text(World& world, const RankGroup& all)
 {
     const auto device = world.device();
-    const auto text = "device " + device_name(device) + ", transport " + world.carrier(device).text();
+    const auto text = fmt::format("device {}, transport {}", device_name(device), world.carrier(device).text());
     if (device.is_cpu()) return text;
     const auto ranks = ranks_a_device(world, all);
-    return text + ", " + std::to_string(ranks) + (ranks == 1 ? " rank a device" : " ranks a device");
+    return fmt::format("{}, {} {} a device", text, ranks, ranks == 1 ? "rank" : "ranks");
 }
 
 std::int64_t memory_of(const at::Device& device)
@@ -114,7 +115,7 @@ std::int64_t memory_of(const at::Device& device)
     try {
         return static_cast<std::int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
     } catch (const c10::Error&) {
-        return of_machine;  // an accelerator that does not say
+        return of_machine;  // the accelerator does not report its memory
     }
 }
 
@@ -132,7 +133,8 @@ std::int64_t free_memory()
 {
     auto free = memory_of(at::kCPU);
     if (const auto kilobytes = number_in_file("/proc/meminfo", "MemAvailable:")) free = std::min(free, 1024 * *kilobytes);
-    // Of both versions of control groups, as a container and the machine itself see them.
+    // Control groups of version 1 or 2 may limit the memory. A container sees its own group's files at the root, the
+    // machine sees them in the group's folder.
     std::ifstream groups("/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);) {
         const auto last = line.rfind(':');

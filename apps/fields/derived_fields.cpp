@@ -8,6 +8,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +24,7 @@ bool is_of_vectors(Quantity quantity)
     return quantity == Quantity::Divergence || quantity == Quantity::Vorticity || quantity == Quantity::QCriterion;
 }
 
-/// Whether all polygons have the same normal, up to its sign.
+/// Returns whether all polygons have the same normal, up to its sign.
 bool is_plane(const Mesh& mesh)
 {
     Vector3 first{};
@@ -50,7 +51,7 @@ at::Tensor vorticity_of(const at::Tensor& j)
     return at::stack({entry(j, 2, 1) - entry(j, 1, 2), entry(j, 0, 2) - entry(j, 2, 0), entry(j, 1, 0) - entry(j, 0, 1)}, 1);
 }
 
-/// Half of |W|^2 - |S|^2 is minus half the trace of J J.
+/// Q is (|W|^2 - |S|^2) / 2, which equals minus half the trace of J J.
 at::Tensor q_criterion_of(const at::Tensor& j)
 {
     const auto squares = entry(j, 0, 0).square() + entry(j, 1, 1).square() + entry(j, 2, 2).square();
@@ -89,28 +90,27 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
     if (derivations.empty()) return;
     const auto top = top_dimension(mesh);
     if (top < 2) {
-        throw InvalidInput(std::string(where) + (mesh.is_point_cloud() ? " is a point cloud" : " has vertices and lines only") +
-                           "; derivatives need solids or polygons. Only --wall-distance works without them.");
+        throw InvalidInput(fmt::format("{} {}; derivatives need solids or polygons. Only --wall-distance works without them.", where,
+                                       mesh.is_point_cloud() ? "is a point cloud" : "has vertices and lines only"));
     }
     const auto strip = std::ranges::find(mesh.cell_types, CellShape::Strip, [](std::uint8_t type) { return cell_type_of(type).shape; });
     if (strip != mesh.cell_types.end()) {
-        throw InvalidInput(std::string(where) + ": cell " + std::to_string(strip - mesh.cell_types.begin()) +
-                           " is a strip of triangles; derivatives need single polygons. Triangulate it.");
+        throw InvalidInput(
+            fmt::format("{}: cell {} is a strip of triangles; derivatives need single polygons. Triangulate it.", where, strip - mesh.cell_types.begin()));
     }
     for (const auto& [quantity, place, field, result] : derivations) {
-        const std::string what = std::string(where) + ": the field '" + field + "'";
+        const std::string what = fmt::format("{}: the field '{}'", where, field);
         const auto& array = *find_array(arrays_at(mesh, place), field);
         if (array.type() == ScalarType::String) throw InvalidInput(what + " holds texts, expected numbers.");
         if (is_of_vectors(quantity) && array.num_components() != 3) {
-            throw InvalidInput(what + " has " + std::to_string(array.num_components()) + (array.num_components() == 1 ? " component" : " components") +
-                               "; the " + name_of(quantity) + " needs a vector of three.");
+            throw InvalidInput(fmt::format("{} has {} component{}; the {} needs a vector of three.", what, array.num_components(),
+                                           array.num_components() == 1 ? "" : "s", name_of(quantity)));
         }
         if (quantity == Quantity::Laplacian && place == FieldPlace::Points) throw InvalidInput(what + " is of points; the Laplacian needs a cell field.");
         if ((quantity == Quantity::Vorticity || quantity == Quantity::QCriterion) && top == 2 && !is_plane(mesh)) {
-            throw InvalidInput(std::string(where) +
-                               " is a surface that is not plane; only derivatives within the surface are known, which give a Gradient and a "
-                               "Divergence but no " +
-                               name_of(quantity) + ".");
+            throw InvalidInput(fmt::format(
+                "{} is a surface that is not plane; only derivatives within the surface are known, which give a Gradient and a Divergence but no {}.", where,
+                name_of(quantity)));
         }
     }
 }
@@ -171,7 +171,7 @@ at::Tensor FieldDerivatives::point_gradient(const at::Tensor& values)
     const auto of_cells = to_local((*point_gradient_)(geometry_.points().field(values)));
     const auto counts = counts_.view({-1, 1, 1});
     const auto counted = of_cells.masked_fill(counts.eq(0), 0);
-    // Both are means over all cells around a point: their ratio is the mean over the cells that count.
+    // Both operators average over all cells around a point; the ratio is the mean over the cells that count.
     const auto sums = to_local((*to_points_)(geometry_.cells().field(counted))), shares = to_local((*to_points_)(geometry_.cells().field(counts)));
     return sums / shares;
 }

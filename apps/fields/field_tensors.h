@@ -12,16 +12,17 @@
 
 namespace meshard {
 
-// Conversion of mesh fields to tensors in double precision, and back.
+// These functions convert mesh fields to tensors in double precision, and back.
 
-/// The first `num_rows` rows, (rows, components); all for -1. @throws InvalidInput for strings
+/// Returns the first `num_rows` rows, or all for -1, as (rows, components). @throws InvalidInput for strings
 at::Tensor tensor_of(const DataArray& array, std::int64_t num_rows = -1);
 
-/// (rows, 3): positions of the first `num_rows` points, or centroids of cells; all for -1.
+/// Returns the positions of the first `num_rows` points, or the centroids of cells, as (rows, 3); all for -1.
 /// @throws InvalidInput for cells of a type whose faces are unknown
 at::Tensor positions_of(const Mesh& mesh, FieldPlace place, std::int64_t num_rows = -1);
 
-/// (rows, ...) as an array: Float32 if `type` (of the field from which it was computed) is, otherwise Float64.
+/// Converts (rows, ...) to an array: Float32 if `type`, that of the field from which it was computed, is Float32,
+/// otherwise Float64.
 DataArray array_of(const std::string& name, const at::Tensor& values, ScalarType type);
 
 }  // namespace meshard

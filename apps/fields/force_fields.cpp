@@ -4,6 +4,8 @@
 #include "apps/fields/mesh_fields.h"
 #include "partition/error.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +14,7 @@ namespace meshard {
 
 namespace {
 
-// The names that solvers and data sets use, in order of preference: OpenFOAM's, its time means, DrivAerML's, plain words.
+// Solvers and data sets use these names, in order of preference: OpenFOAM's, its time means, DrivAerML's, plain words.
 constexpr std::array pressure_names{"p", "pMean", "pMeanTrim", "pressure", "Pressure"};
 constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss", "WallShearStress"};
 
@@ -22,28 +24,28 @@ const DataArray* find_anywhere(const Mesh& mesh, std::string_view name)
     return array ? array : find_array(mesh.point_data, name);
 }
 
-/// The named array. Throws with the nearest name if there is none.
+/// Returns the named array, or throws with the nearest name if there is none.
 const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std::string_view where)
 {
     if (const DataArray* array = find_anywhere(mesh, name)) return *array;
     throw_no_field(mesh, name, where);
 }
 
-/// Values of `array` at cells; for point data the mean over each cell's points.
+/// Returns the values of `array` at cells; for point data the mean over each cell's points.
 CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
 {
     if (array.type() == ScalarType::String || array.num_components() != num_components) {
-        throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " + std::to_string(array.num_components()) + " components of type " +
-                           std::string(to_string(array.type())) + "; expected " +
-                           (num_components == 1 ? "one number for each cell." : "a vector of three numbers for each cell."));
+        throw InvalidInput(fmt::format("{}: the field '{}' has {} components of type {}; expected {}", where, array.name(), array.num_components(),
+                                       to_string(array.type()),
+                                       num_components == 1 ? "one number for each cell." : "a vector of three numbers for each cell."));
     }
     CellField field;
     field.name = array.name();
     field.values = array.to_doubles();
     field.averaged = find_array(mesh.cell_data, array.name()) != &array;
     if (const auto bad = std::ranges::count_if(field.values, [](double x) { return !std::isfinite(x); }); bad > 0) {
-        throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " + std::to_string(bad) +
-                           " values that are NaN or infinite, so a force cannot be computed from it.");
+        throw InvalidInput(
+            fmt::format("{}: the field '{}' has {} values that are NaN or infinite, so a force cannot be computed from it.", where, array.name(), bad));
     }
     if (!field.averaged) return field;
 
@@ -60,7 +62,7 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     return field;
 }
 
-/// The first of `names` that the mesh has; the others that it has are listed in `also_there`.
+/// Returns the first of `names` that the mesh has, and in `also_there` the others that it has.
 CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components, std::string_view where, const std::string& what,
                       const std::string& remedy)
 {
@@ -69,9 +71,7 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
         if (find_anywhere(mesh, name) && std::ranges::find(there, name) == there.end()) there.push_back(name);
     }
     if (there.empty()) {
-        std::string list;
-        for (const std::string& name : names) list += (list.empty() ? "'" : ", '") + name + "'";
-        throw InvalidInput(std::string(where) + " has no " + what + " under a usual name (" + list + "). " + list_of_fields(mesh) + ' ' + remedy);
+        throw InvalidInput(fmt::format("{} has no {} under a usual name ('{}'). {} {}", where, what, fmt::join(names, "', '"), list_of_fields(mesh), remedy));
     }
     CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
     field.also_there.assign(there.begin() + 1, there.end());

@@ -10,25 +10,25 @@
 
 namespace meshard {
 
-/// A field used for the forces, with one row for each cell.
+/// A field from which forces are computed, with one row for each cell.
 struct CellField {
     std::string name;
     std::vector<double> values;           ///< row by row
-    bool averaged = false;                ///< computed as the mean over the cell's points
+    bool averaged = false;                ///< whether it is a mean over each cell's points
     std::vector<std::string> also_there;  ///< other fields with one of the usual names
 };
 
-/// The pressure field `name`, or if it is empty the first field of the mesh with one of the usual names.
+/// Returns the pressure field `name`, or if it is empty the first field of the mesh with one of the usual names.
 /// @throws InvalidInput if there is none, or if it has several components or NaN.
 CellField pressure_field(const Mesh& mesh, const std::string& name, std::string_view where);
 
-/// The wall shear stress `name`, or if it is empty the one with the name that fits `pressure` (`pMean` and
-/// `wallShearStressMean`), or the first of the usual names. @throws InvalidInput if there is none, or if it does not have three components,
-/// or has NaN.
+/// Returns the wall shear stress `name`, or if it is empty the one whose name fits `pressure` (`pMean` and
+/// `wallShearStressMean`), or the first of the usual names.
+/// @throws InvalidInput if there is none, or if it does not have three components, or has NaN.
 CellField shear_field(const Mesh& mesh, const std::string& name, const std::string& pressure, std::string_view where);
 
-/// Fraction of the area where the cell array `Normals` points to the same side as the cell's area vector; -1 without
-/// such an array.
+/// Returns the fraction of the area where the cell array `Normals` points to the same side as the cell's area vector;
+/// -1 without such an array.
 double normals_agreement(const Mesh& mesh, const std::vector<Vector3>& areas);
 
 }  // namespace meshard

@@ -7,11 +7,25 @@
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 
 namespace meshard {
+
+namespace {
+
+std::vector<std::string> all_names(const Mesh& mesh)
+{
+    std::vector<std::string> names;
+    for (const auto* group : {&mesh.cell_data, &mesh.point_data}) {
+        for (const DataArray& array : *group) names.push_back(array.name());
+    }
+    return names;
+}
+
+}  // namespace
 
 std::optional<FieldPlace> parse_place(const std::string& word)
 {
@@ -37,21 +51,15 @@ const std::vector<DataArray>& arrays_at(const Mesh& mesh, FieldPlace place)
 std::string list_of_fields(const Mesh& mesh)
 {
     std::string list;
-    for (const auto* group : {&mesh.cell_data, &mesh.point_data}) {
-        for (const DataArray& array : *group) list += (list.empty() ? "'" : ", '") + array.name() + "'";
-    }
+    for (const auto& name : all_names(mesh)) list += (list.empty() ? "'" : ", '") + name + "'";
     return list.empty() ? "It has no fields." : "It has " + list + ".";
 }
 
 void throw_no_field(const Mesh& mesh, const std::string& name, std::string_view where)
 {
-    std::vector<std::string> names;
-    for (const auto* group : {&mesh.cell_data, &mesh.point_data}) {
-        for (const DataArray& array : *group) names.push_back(array.name());
-    }
-    const std::string nearest = nearest_name(name, names);
-    throw InvalidInput(std::string(where) + " has no field '" + name + "'. " + list_of_fields(mesh) +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    const std::string nearest = nearest_name(name, all_names(mesh));
+    throw InvalidInput(
+        fmt::format("{} has no field '{}'. {}{}", where, name, list_of_fields(mesh), nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
 }
 
 MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<FieldPlace> place, std::string_view where)
@@ -60,13 +68,13 @@ MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<Fi
     const DataArray* const of_cells = find_array(mesh.cell_data, name);
     if (!of_points && !of_cells) throw_no_field(mesh, name, where);
     if (!place && of_points && of_cells) {
-        throw InvalidInput(std::string(where) + " has a field '" + name + "' of its points and one of its cells. Choose with --from points or --from cells.");
+        throw InvalidInput(fmt::format("{} has a field '{}' of its points and one of its cells. Choose with --from points or --from cells.", where, name));
     }
     const auto there = place.value_or(of_points ? FieldPlace::Points : FieldPlace::Cells);
     const DataArray* const array = there == FieldPlace::Points ? of_points : of_cells;
     if (!array) {
         const auto other = there == FieldPlace::Points ? FieldPlace::Cells : FieldPlace::Points;
-        throw InvalidInput(std::string(where) + " has the field '" + name + "' at its " + to_string(other) + ", and --from is " + to_string(there) + ".");
+        throw InvalidInput(fmt::format("{} has the field '{}' at its {}, and --from is {}.", where, name, to_string(other), to_string(there)));
     }
     return {there, array};
 }
@@ -105,15 +113,15 @@ void require_positions(const Mesh& mesh, std::string_view where)
     if (mesh.num_points() == 0) throw InvalidInput(std::string(where) + " has no points.");
     const auto bad = count_not_finite(mesh.points);
     if (bad > 0) {
-        throw InvalidInput(std::string(where) + " has " + count_text(bad, "coordinate") + " that " + (bad == 1 ? "is" : "are") +
-                           " NaN or infinite; every point needs a position. Repair the mesh.");
+        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", where,
+                                       count_text(bad, "coordinate"), bad == 1 ? "is" : "are"));
     }
 }
 
 void require_free_name(std::span<const DataArray> arrays, const std::string& name, bool replaces, std::string_view where)
 {
     if (replaces || !find_array(arrays, name)) return;
-    throw InvalidInput(std::string(where) + " has an array '" + name + "' already. Use --replace to replace it.");
+    throw InvalidInput(fmt::format("{} has an array '{}' already. Use --replace to replace it.", where, name));
 }
 
 void put_array(std::vector<DataArray>& arrays, DataArray array)
@@ -132,8 +140,8 @@ void require_writable(const std::filesystem::path& output, const Mesh& mesh)
     if (extension != ".vtp" && extension != ".pvtp") return;
     const auto solid = std::ranges::find(mesh.cell_types, 3, cell_dimension);
     if (solid == mesh.cell_types.end()) return;
-    throw InvalidInput("cell " + std::to_string(solid - mesh.cell_types.begin()) + " is a " + cell_type_name(*solid) + ", which " + extension.string() +
-                       " cannot hold. Write .vtu.");
+    throw InvalidInput(
+        fmt::format("cell {} is a {}, which {} cannot hold. Write .vtu.", solid - mesh.cell_types.begin(), cell_type_name(*solid), extension.string()));
 }
 
 }  // namespace meshard

@@ -18,7 +18,7 @@ class Option;
 
 namespace meshard {
 
-// Functions of verbs that name, find and add fields of meshes.
+// Verbs name, find and add fields of meshes by these functions.
 
 /// Whether a field has values at points or at cells.
 enum class FieldPlace : std::uint8_t { Points, Cells };
@@ -28,7 +28,7 @@ inline const char* to_string(FieldPlace place)
     return place == FieldPlace::Points ? "points" : "cells";
 }
 
-/// The value of an option of `add_place_option`; nothing for an empty text.
+/// Converts the value of an option of `add_place_option`; an empty text gives nothing.
 std::optional<FieldPlace> parse_place(const std::string& word);
 
 /// Adds an option with the values `points` and `cells`.
@@ -39,23 +39,24 @@ const std::vector<DataArray>& arrays_at(const Mesh& mesh, FieldPlace place);
 
 struct MeshField {
     FieldPlace place = FieldPlace::Points;
-    const DataArray* array = nullptr;  ///< of the mesh
+    const DataArray* array = nullptr;  ///< one of the mesh's arrays
 };
 
-/// `It has 'p', 'U'.`, or `It has no fields.`
+/// Returns `It has 'p', 'U'.` or `It has no fields.`
 std::string list_of_fields(const Mesh& mesh);
 
 /// @throws InvalidInput always: `where` has no field of that name. The message lists the fields and the nearest name.
 [[noreturn]] void throw_no_field(const Mesh& mesh, const std::string& name, std::string_view where);
 
-/// The field `name`, at `place` if that is given.
+/// Returns the field `name`, at `place` if that is given.
 /// @throws InvalidInput, beginning with `where`, if there is none, or if points and cells both have one.
 MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<FieldPlace> place, std::string_view where);
 
-/// Field names from a command line: each word is a name, or, if no field has it, a list of names separated by commas. Without duplicates.
+/// Splits the field names of a command line and drops duplicates: each word is a name, or, if no field has it, a list
+/// of names separated by commas.
 std::vector<std::string> field_names(const Mesh& mesh, std::span<const std::string> words);
 
-/// Number of values that are NaN or infinite.
+/// Returns the number of values that are NaN or infinite.
 std::int64_t count_not_finite(const DataArray& array);
 
 /// @throws InvalidInput, beginning with `where`, if the mesh has no points, or a coordinate that is NaN or infinite.
@@ -68,8 +69,8 @@ void require_free_name(std::span<const DataArray> arrays, const std::string& nam
 void put_array(std::vector<DataArray>& arrays, DataArray array);
 
 /// Checks before the work that the output can be written.
-/// @throws IoError if `write_mesh` does not know the extension, the folder is missing or cannot be written, or the path is a folder;
-///         InvalidInput if the format cannot hold the cells of `mesh`.
+/// @throws IoError if `write_mesh` does not know the extension, the folder is missing or cannot be written, or the path
+///         is a folder; InvalidInput if the format cannot hold the cells of `mesh`.
 void require_writable(const std::filesystem::path& output, const Mesh& mesh);
 
 }  // namespace meshard

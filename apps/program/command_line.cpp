@@ -5,6 +5,7 @@
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
@@ -35,16 +36,17 @@ void refuse_extras(const CLI::App& app)
 
     // An unknown option leaves its value among the extras, too; the message names the option.
     const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
-    const std::string see = " `meshard " + app.get_name() + " --help` lists the options.";
-    if (option == extras.end()) throw UsageError("unexpected argument '" + extras.front() + "'." + see);
+    const std::string see = fmt::format(" `meshard {} --help` lists the options.", app.get_name());
+    if (option == extras.end()) throw UsageError(fmt::format("unexpected argument '{}'.{}", extras.front(), see));
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
-    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";  // the nearest of one letter is meaningless
-    throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
+    // A single letter resembles no name.
+    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";
+    throw UsageError(fmt::format("unknown option '{}'.{}", name, nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest)));
 }
 
-/// What a value should have been that CLI11 could not convert to a number.
+/// Turns CLI11's message on a value that is not a number into one that says which numbers are expected.
 std::string conversion_fault(CLI::App& app, const std::string& text)
 {
     constexpr std::string_view kBeginning = "Could not convert: ";
@@ -54,11 +56,11 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
                              : nullptr;
     if (!option) return text;
     const auto value = text.substr(equals + 3);
-    auto beginning = option->get_name() + " is '" + value + "'; expected a ";
+    auto beginning = fmt::format("{} is '{}'; expected a ", option->get_name(), value);
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (end != value.data() + value.size()) return beginning + "number.";
-    bool is_wide = true;  // of 64 bits
+    bool is_wide = true;  // whether the option holds 64 bits
     try {
         option->clear();
         option->add_result(std::to_string(std::int64_t{1} << 32));
@@ -67,10 +69,10 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
         is_wide = false;
     }
     const auto most = is_wide ? std::numeric_limits<std::int64_t>::max() : std::int64_t{std::numeric_limits<std::int32_t>::max()};
-    return beginning + "whole number of " + (number < 0 ? "at least -" : "at most ") + std::to_string(most) + ".";
+    return fmt::format("{}whole number of {}{}.", beginning, number < 0 ? "at least -" : "at most ", most);
 }
 
-/// CLI11 takes numbers beyond 64 bits for the largest one of those.
+/// Throws for numbers beyond 64 bits, which CLI11 replaces by the largest one without a word.
 void refuse_wide_numbers(const CLI::App& app)
 {
     for (const CLI::Option* option : app.get_options()) {
@@ -81,23 +83,24 @@ void refuse_wide_numbers(const CLI::App& app)
             std::int64_t number = 0;
             const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
             if (error != std::errc::result_out_of_range || end != value.data() + value.size()) continue;
-            throw UsageError(option->get_name() + " is '" + value + "'; expected a whole number of at most " +
-                             std::to_string(std::numeric_limits<std::int64_t>::max()) + ".");
+            throw UsageError(
+                fmt::format("{} is '{}'; expected a whole number of at most {}.", option->get_name(), value, std::numeric_limits<std::int64_t>::max()));
         }
     }
 }
 
-/// A value of an option, as the same on all ranks: of a file or folder its place, whatever links and words lead there, and a file's size.
+/// Returns an option's value in a form that is equal on all ranks: a file or folder as its absolute path without links,
+/// an input file with its size.
 std::string identity(const CLI::Option& option, const std::string& value)
 {
     std::error_code error;
     const auto status = std::filesystem::status(value, error);
-    const bool is_output = option.check_lname("output");  // may be there already on the rank that writes it
+    const bool is_output = option.check_lname("output");  // the rank that writes it may have made it
     if (value.empty() || (!std::filesystem::exists(status) && !is_output)) return value;
     const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(value, error), error);
     if (error) return value;
     if (is_output || !std::filesystem::is_regular_file(status)) return place.string();
-    return place.string() + " (" + std::to_string(std::filesystem::file_size(place, error)) + " bytes)";
+    return fmt::format("{} ({} bytes)", place.string(), std::filesystem::file_size(place, error));
 }
 
 struct CommandFacts {
@@ -160,14 +163,14 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         std::cout << help_text(app);
         return false;
     } catch (const CLI::ParseError& error) {
-        // A required option may be missing because it was misspelled: reports an unknown option first.
+        // A required option may be missing because it was misspelled, so an unknown option is reported first.
         if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
         std::string text = dynamic_cast<const CLI::ConversionError*>(&error) ? conversion_fault(app, error.what()) : error.what();
         // For numbers that must be above 0, CLI11 prints the largest double with its 309 digits.
         if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
             text = text.substr(0, text.find(" not in range")) + " is not above 0";
         if (!text.ends_with(".")) text += '.';
-        throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
+        throw UsageError(fmt::format("{} See `meshard {} --help`.", text, app.get_name()));
     }
     refuse_extras(app);
     refuse_wide_numbers(app);
@@ -196,11 +199,12 @@ Compression parse_compression(const std::string& name)
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
         const std::string nearest = nearest_name(name, names);
-        throw UsageError("--compress is '" + name + "'; expected none, zlib or lz4." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        throw UsageError(
+            fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name, nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))
-        throw UsageError("--compress is '" + name + "', which this build does not have. Use zlib, or none.");
+        throw UsageError(fmt::format("--compress is '{}', which this build does not have. Use zlib, or none.", name));
     return compression;
 }
 

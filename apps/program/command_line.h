@@ -18,29 +18,30 @@ namespace meshard {
 /// A command of the program, e.g. `meshard info`.
 struct Verb {
     std::string_view name;
-    std::string_view purpose;                            ///< one line for `meshard --help`
-    int (*run)(std::span<const std::string> arguments);  ///< returns the exit code; null if the verb is in the other program (sibling_program.h)
+    std::string_view purpose;  ///< one line for `meshard --help`
+    /// Returns the exit code. It is null for a verb of the other program (sibling_program.h).
+    int (*run)(std::span<const std::string> arguments);
 };
 
 /// All verbs, in the order of `meshard --help`.
 std::span<const Verb> verbs();
 
-/// Parses `arguments` into the variables bound to `app`, which has the verb's name. What was given becomes part of `facts_of_command`; of words that settings
-/// are read from, only the file.
+/// Parses `arguments` into the variables bound to `app`, whose name is the verb's. The given values become part of
+/// `facts_of_command`; settings `key=value` do not, but a file of settings does.
 ///
 /// @return false if help was requested, and printed.
 /// @throws UsageError for the first wrong argument; for an unknown option the message names the nearest one.
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments);
 
-/// What this process was asked to do, and with what: the verb, what `add_facts` added (versions, settings, cases), the options that were given, the working
-/// folder. All ranks of a run must have the same.
+/// Returns what this process was asked to do, and with what: the verb, what `add_facts` added (versions, settings,
+/// cases), the given options, the working folder. The facts must be equal on all ranks of a run.
 Facts facts_of_command();
 void add_facts(const Facts& facts);
 
 /// The ranks that a verb starts on this machine.
 struct LocalRanks {
-    int number = 0;               ///< 0: as a launcher says, else one
-    bool oversubscribes = false;  ///< more than this machine's cores bear
+    int number = 0;               ///< 0: the launcher's number, else one
+    bool oversubscribes = false;  ///< allows more than four ranks a core
 };
 
 /// Adds the options `--nproc` and `--oversubscribe`.

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// The programs `meshard` and `meshard-models`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
+// The programs `meshard` and `meshard-models` pick the verb and turn exceptions into one sentence on stderr and an exit
+// code.
 #include "apps/console/error_text.h"
 #include "apps/program/command_line.h"
 #include "apps/program/sibling_program.h"
@@ -8,6 +8,8 @@
 #include "io/bytes/read_warnings.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -57,11 +59,12 @@ const Verb& find_verb(const std::string& name)
         names.emplace_back(verb.name);
     }
     const std::string nearest = nearest_name(name, names);
-    throw UsageError("unknown " + std::string(name.starts_with('-') ? "option" : "verb") + " '" + name + "'. " +
-                     (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
+    throw UsageError(fmt::format("unknown {} '{}'. {}", name.starts_with('-') ? "option" : "verb", name,
+                                 nearest.empty() ? "`meshard --help` lists the verbs." : fmt::format("Did you mean '{}'?", nearest)));
 }
 
-/// Each process of a launcher would do the whole, write the same file, and never answer ranks that were started with another verb.
+/// Throws if a launcher started several ranks of a verb that runs on one: each would do all the work and write the same
+/// file.
 void refuse_ranks(std::string_view verb)
 {
     constexpr std::string_view kOnOneRank[] = {"info", "repartition", "check", "merge", "convert", "sweep", "forces", "render"};
@@ -74,11 +77,10 @@ void refuse_ranks(std::string_view verb)
     const int of_all = std::max({of_mpi, std::getenv("RANK") ? number("WORLD_SIZE") : 0, number("SLURM_STEP_NUM_TASKS")});
     const auto alone = " where each process shall do it for itself, with MESHARD_LAUNCH=single.";
     if (of_all > 1 && std::ranges::find(kOnOneRank, verb) != std::end(kOnOneRank)) {
-        throw UsageError(std::string(verb) + " runs on one rank, and " + std::to_string(of_all) + " were started. Start it without mpirun, srun or torchrun;" +
-                         alone);
+        throw UsageError(fmt::format("{} runs on one rank, and {} were started. Start it without mpirun, srun or torchrun;{}", verb, of_all, alone));
     }
     if (of_all > 1 && of_mpi < 2 && verb == "partition")
-        throw UsageError("the ranks of partition meet over MPI, and " + std::to_string(of_all) + " were started without it. Start them with mpirun;" + alone);
+        throw UsageError(fmt::format("the ranks of partition meet over MPI, and {} were started without it. Start them with mpirun;{}", of_all, alone));
 }
 
 int run(const std::vector<std::string>& arguments)
@@ -99,7 +101,7 @@ int run(const std::vector<std::string>& arguments)
     const Verb& verb = find_verb(first);
     refuse_ranks(verb.name);
     const auto rest = std::span(arguments).subspan(1);
-    // Some verbs read a file twice, which is no reason to say anything twice.
+    // Some verbs read a file twice; this handler prints each of its warnings once.
     set_read_warning_handler([first](const std::string& text) {
         static std::mutex one_at_a_time;
         static std::set<std::string> said;
@@ -116,7 +118,7 @@ int fail(const std::string& verb, const std::string& message, int code)
 {
     show_progress("");
     std::cout.flush();
-    const auto text = "meshard" + (verb.empty() ? "" : " " + verb) + ": " + without_function_name(message);
+    const auto text = fmt::format("meshard{}: {}", verb.empty() ? "" : " " + verb, without_function_name(message));
     std::cerr << text << std::endl;
     if (code != exit_code::interrupted) tell_other_ranks(text);
     return code;
@@ -124,7 +126,7 @@ int fail(const std::string& verb, const std::string& message, int code)
 
 int run_and_report(const std::vector<std::string>& arguments)
 {
-    // Messages begin with the name only if it is that of a verb.
+    // A message begins with the first argument only if that is a verb.
     std::string verb;
     const auto is_first = [&](const Verb& v) { return !arguments.empty() && v.name == arguments.front(); };
     if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
@@ -135,9 +137,9 @@ int run_and_report(const std::vector<std::string>& arguments)
     } catch (const std::bad_alloc&) {
         return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).", exit_code::run_time);
     } catch (const std::filesystem::filesystem_error& error) {
-        return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
+        return fail(verb, fmt::format("'{}': {}.", error.path1().string(), error.code().message()), exit_code_of_current_error());
     } catch (const std::system_error& error) {
-        const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // as threads are that cannot be started
+        const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // a thread cannot be started
         return fail(verb, error_text(error) + (is_short ? ": the system has no more threads, or no memory for them. See `ulimit -u` and `ulimit -v`." : ""),
                     exit_code_of_current_error());
     } catch (const std::exception& error) {
@@ -147,11 +149,13 @@ int run_and_report(const std::vector<std::string>& arguments)
     }
 }
 
-/// Opens standard streams that were closed at the start: otherwise the next opened files would get their numbers, and messages would be written to them.
+/// Opens standard streams that were closed at the start: otherwise the next opened files would get their numbers, and
+/// messages would be written to them.
 void open_closed_streams()
 {
     for (int stream = 0; stream <= 2; ++stream) {
-        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);  // takes the lowest free number, which is `stream`
+        // `open` takes the lowest free number, which is `stream`.
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);
     }
 }
 
@@ -161,7 +165,7 @@ void open_closed_streams()
 int main(int argc, char** argv)
 {
     meshard::open_closed_streams();
-    // A file beyond the allowed size must be a write error, as a full disk is, not end the process.
+    // A write beyond the allowed file size must fail, as on a full disk, and not end the process.
     std::signal(SIGXFSZ, SIG_IGN);
     if (argc > 1) meshard::say_on_interruption_of(argv[1], "Nothing was begun; the same command starts again.");
     meshard::end_well_on_interruption();

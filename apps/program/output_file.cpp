@@ -9,6 +9,7 @@
 #include "io/source_files.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>
@@ -28,7 +29,7 @@ namespace fs = std::filesystem;
 
 using FileId = std::pair<dev_t, ino_t>;
 
-/// Of the file to which a path leads; nothing where there is none.
+/// Returns the identity of the file to which a path or link leads; nothing if there is none.
 std::optional<FileId> id_of(const fs::path& path)
 {
     struct stat found = {};
@@ -46,7 +47,7 @@ fs::path folder_of(const fs::path& file)
     return fs::absolute(file).lexically_normal().parent_path();
 }
 
-/// The files of which an input consists. Of one that cannot be read none: its reader says what is wrong.
+/// Returns the files that make up an input. An unreadable input has none here, since its reader reports the error.
 std::vector<fs::path> files_of(const fs::path& input)
 {
     try {
@@ -65,7 +66,8 @@ bool is_index(const fs::path& file)
     return file.extension() == ".pvtu" || file.extension() == ".pvtp";
 }
 
-/// Whether `file` is written with the index `output`: its pieces are NAME_0000 beside it, or in a folder NAME_pieces.
+/// Returns whether `file` is a piece of the index `output`: pieces are called NAME_0000 beside it, or are in the folder
+/// NAME_pieces.
 bool is_piece(const fs::path& file, const fs::path& output)
 {
     if (!is_index(output)) return false;
@@ -96,20 +98,22 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
             for (const auto& input : inputs) {
                 const bool is_case = is_foam_case(input);
                 for (const auto& file : files_of(input)) {
-                    if (is_case && file.extension() == output.extension()) continue;  // all files in a case's folder count as read, also a mesh written into it
+                    // A mesh that an earlier run wrote into a case's folder is listed among the case's files, but is no
+                    // input.
+                    if (is_case && file.extension() == output.extension()) continue;
                     read.push_back(file);
                     if (const auto of_file = id_of(file)) by_id.emplace(*of_file, file);
                 }
             }
         }
         const auto refuse = [&](const std::string& what, const fs::path& file) {
-            throw UsageError("the output " + output.string() + what + file.string() + ", which is read. Name another output" +
-                             (answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : "."));
+            throw UsageError(fmt::format("the output {} {} {}, which is read. Name another output{}", output.string(), what, file.string(),
+                                         answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : "."));
         };
-        if (const auto found = id ? by_id.find(*id) : by_id.end(); found != by_id.end()) refuse(" is ", found->second);
+        if (const auto found = id ? by_id.find(*id) : by_id.end(); found != by_id.end()) refuse("is", found->second);
         if (!is_index(target)) continue;
         for (const auto& file : read) {
-            if (is_piece(file, target)) refuse(" has the piece ", file);
+            if (is_piece(file, target)) refuse("has the piece", file);
         }
     }
 }
@@ -130,7 +134,7 @@ void require_writable_folder(const fs::path& folder, const std::string& what)
     auto above = fs::absolute(folder).lexically_normal();
     while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
     const std::string reason = !fs::is_directory(above, error) ? "it is no folder" : ::access(above.c_str(), W_OK | X_OK) != 0 ? std::strerror(errno) : "";
-    if (!reason.empty()) throw IoError(what + " cannot be made or written: " + above.string() + ": " + reason + ". Choose another.");
+    if (!reason.empty()) throw IoError(fmt::format("{} cannot be made or written: {}: {}. Choose another.", what, above.string(), reason));
 }
 
 }  // namespace meshard

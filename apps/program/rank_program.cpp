@@ -14,6 +14,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -28,9 +29,10 @@ namespace {
 int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body, const std::string& device_name)
 {
     if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
-    // Backward runs in this thread, with its settings and its device, and not in a thread of the device's.
+    // The backward pass runs in this thread, with its settings and its device, and not in autograd's thread for the
+    // device.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-    at::globalContext().setAllowTF32CuBLAS(false);  // whatever TORCH_ALLOW_TF32_CUBLAS_OVERRIDE says
+    at::globalContext().setAllowTF32CuBLAS(false);  // overrides the variable TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
     try {
         const auto device = device_of_rank(device_name, info);
         const c10::DeviceGuard current(device);
@@ -40,27 +42,28 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
             world->finish();
             return code;
         } catch (const CommunicationError&) {
-            throw_if_interrupted();  // another rank may have ended by the same wish first
+            throw_if_interrupted();  // the same interruption may have ended another rank first
             throw;
         }
     } catch (const FailedElsewhere&) {
-        return exit_code::ok;  // mpirun ends all ranks at the first other code, and the rank that reports the error may not have done so yet
+        // mpirun ends all ranks at the first other code, perhaps before the rank that failed has reported its error.
+        return exit_code::ok;
     } catch (const std::exception& error) {
         const int code = exit_code_of_current_error();
-        if (code == exit_code::interrupted) {  // the wish of the user, which reaches every rank: one speaks
+        if (code == exit_code::interrupted) {  // an interruption reaches every rank, so only one reports it
             show_progress("");
             if (info.rank == 0) std::cerr << "meshard " << verb << ": " << error_text(error) << std::endl;
             return code;
         }
-        if (report_failure_to_launcher("meshard " + verb + ": " + error_text(error), code == exit_code::ranks)) return code;
+        if (report_failure_to_launcher(fmt::format("meshard {}: {}", verb, error_text(error)), code == exit_code::ranks)) return code;
         throw;
     }
 }
 
-/// What a process of this program needs before it has read any data.
+/// Memory that a process of this program needs before it has read any data, in bytes.
 struct RankMemory {
-    std::uint64_t own = 0;     // that no other process shares
-    std::uint64_t mapped = 0;  // address space, with that of a few threads
+    std::uint64_t own = 0;     // not shared with other processes
+    std::uint64_t mapped = 0;  // address space, including that of a few threads
 };
 
 RankMemory memory_of_rank()
@@ -77,23 +80,22 @@ constexpr int kRanksOfCore = 4;
 void check_local_ranks(const LocalRanks& ranks)
 {
     if (ranks.number <= 1) return;
-    const auto beginning = "--nproc " + std::to_string(ranks.number) + ": ";
+    const auto beginning = fmt::format("--nproc {}: ", ranks.number);
     const auto cores = num_cores();
     if (ranks.number > kRanksOfCore * cores && !ranks.oversubscribes) {
-        throw UsageError(beginning + "this process may use " + count_text(cores, "core") + ", which bear " + std::to_string(kRanksOfCore * cores) +
-                         " ranks at most. Start fewer, or insist with --oversubscribe.");
+        throw UsageError(fmt::format("{}this process may use {}, which bear {} ranks at most. Start fewer, or insist with --oversubscribe.", beginning,
+                                     count_text(cores, "core"), kRanksOfCore * cores));
     }
     const auto need = memory_of_rank();
     rlimit limit{};
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && need.mapped > limit.rlim_cur) {
-        throw UsageError(beginning + "each rank maps about " + bytes_text(need.mapped) + " before it has read any data, and may map " +
-                         bytes_text(std::uint64_t{limit.rlim_cur}) + " (ulimit -v). Raise the limit.");
+        throw UsageError(fmt::format("{}each rank maps about {} before it has read any data, and may map {} (ulimit -v). Raise the limit.", beginning,
+                                     bytes_text(need.mapped), bytes_text(std::uint64_t{limit.rlim_cur})));
     }
     const auto free = static_cast<std::uint64_t>(free_memory()), number = static_cast<std::uint64_t>(ranks.number);
     if (need.own * number > free) {
-        throw UsageError(beginning + "each rank takes about " + bytes_text(need.own) + " before it has read any data, together " +
-                         bytes_text(need.own * number) + ", and " + bytes_text(free) + " are free. Start " +
-                         std::to_string(std::max<std::uint64_t>(free / need.own, 1)) + " at most.");
+        throw UsageError(fmt::format("{}each rank takes about {} before it has read any data, together {}, and {} are free. Start {} at most.", beginning,
+                                     bytes_text(need.own), bytes_text(need.own * number), bytes_text(free), std::max<std::uint64_t>(free / need.own, 1)));
     }
 }
 
@@ -103,8 +105,7 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
     const auto info = detect_launch();
     if (info.source != "single") {
         if (ranks.number > 0 && ranks.number != info.size) {
-            throw UsageError("--nproc " + std::to_string(ranks.number) + ", but the launcher (" + info.source + ") started " + std::to_string(info.size) +
-                             " ranks. Leave --nproc out.");
+            throw UsageError(fmt::format("--nproc {}, but the launcher ({}) started {} ranks. Leave --nproc out.", ranks.number, info.source, info.size));
         }
         return run_as_rank(info, verb, body, device);
     }

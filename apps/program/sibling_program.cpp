@@ -5,6 +5,8 @@
 #include "apps/program/torch_folder.h"
 #include "io/bytes/interruption.h"
 
+#include <fmt/core.h>
+
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -26,7 +28,7 @@ bool has_models_program()
 void run_in_sibling_program(const std::string& verb, std::span<const std::string> arguments)
 {
     if (!has_models_program()) {
-        throw UsageError("this build of meshard has no LibTorch, which " + verb + " needs. Configure with -DMESHARD_WITH_TORCH=ON and build again.");
+        throw UsageError(fmt::format("this build of meshard has no LibTorch, which {} needs. Configure with -DMESHARD_WITH_TORCH=ON and build again.", verb));
     }
 #ifdef MESHARD_MODELS_PROGRAM
     const std::string name = "meshard";
@@ -36,21 +38,21 @@ void run_in_sibling_program(const std::string& verb, std::span<const std::string
     std::error_code ignored;
     const auto path = std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(name);
     if (name == "meshard-models") prepare_torch(verb, path.parent_path());
-    // Where LibTorch cannot be mapped, its constructors end the process before main.
+    // If LibTorch's libraries cannot be mapped, their constructors end the process before main.
     constexpr rlim_t kLeastMapped = rlim_t{580} << 20;
     rlimit limit{};
     if (name == "meshard-models" && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastMapped) {
-        throw UsageError(verb + " needs LibTorch, which maps " + std::to_string(kLeastMapped >> 20) + " MiB before anything is read, and ulimit -v allows " +
-                         std::to_string(limit.rlim_cur >> 20) + " MiB. Raise it.");
+        throw UsageError(fmt::format("{} needs LibTorch, which maps {} MiB before anything is read, and ulimit -v allows {} MiB. Raise it.", verb,
+                                     kLeastMapped >> 20, limit.rlim_cur >> 20));
     }
-    // The program name in messages is the one that the user called.
+    // Messages begin with the program name that the user called.
     std::vector<char*> argv{const_cast<char*>("meshard"), const_cast<char*>(verb.c_str())};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     delay_interruption();
     ::execv(path.c_str(), argv.data());
-    throw Error(verb + " is in the program " + path.string() + ", which cannot be started: " + std::strerror(errno) +
-                ". Build or install both programs into the same folder.");
+    throw Error(fmt::format("{} is in the program {}, which cannot be started: {}. Build or install both programs into the same folder.", verb, path.string(),
+                            std::strerror(errno)));
 }
 
 }  // namespace meshard

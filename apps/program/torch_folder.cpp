@@ -4,6 +4,8 @@
 #include "apps/console/console.h"
 #include "apps/program/version.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -34,15 +36,16 @@ std::string version_of(const std::filesystem::path& torch)
     return {};
 }
 
-/// Throws unless the folder has the version with which meshard was compiled, up to the last number.
+/// Throws unless the folder has LibTorch of the major and minor version with which meshard was compiled.
 void check_torch(const std::filesystem::path& torch, const std::string& described)
 {
     const auto expected = expected_torch();
     const auto series = expected.substr(0, expected.rfind('.') + 1);
     const auto found = version_of(torch);
     if (!found.starts_with(series)) {
-        throw UsageError(described + " is LibTorch " + (found.empty() ? "of unknown version" : found) + "; this meshard needs " + expected +
-                         ". `pip install torch==" + expected + "` into a virtual environment, and set MESHARD_TORCH to its folder site-packages/torch.");
+        throw UsageError(fmt::format("{} is LibTorch {}; this meshard needs {}. `pip install torch=={}` into a virtual environment, and set MESHARD_TORCH to "
+                                     "its folder site-packages/torch.",
+                                     described, found.empty() ? "of unknown version" : found, expected, expected));
     }
 }
 
@@ -65,10 +68,11 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
     if (chosen && *chosen) {
         const std::filesystem::path torch = chosen;
         if (!std::filesystem::exists(torch / kTorchLibrary)) {
-            throw UsageError("MESHARD_TORCH is '" + torch.string() + "', where there is no " + kTorchLibrary +
-                             ". Set it to the folder `torch` of LibTorch's wheel, e.g. ~/venv/lib/python3.11/site-packages/torch.");
+            throw UsageError(fmt::format("MESHARD_TORCH is '{}', where there is no {}. Set it to the folder `torch` of LibTorch's wheel, e.g. "
+                                         "~/venv/lib/python3.11/site-packages/torch.",
+                                         torch.string(), kTorchLibrary));
         }
-        check_torch(torch, "MESHARD_TORCH, '" + torch.string() + "',");
+        check_torch(torch, fmt::format("MESHARD_TORCH, '{}',", torch.string()));
         const char* const others = std::getenv("LD_LIBRARY_PATH");
         const auto own = std::filesystem::absolute(torch / "lib").string();
         setenv("LD_LIBRARY_PATH", (others && *others ? own + ":" + others : own).c_str(), 1);
@@ -79,8 +83,8 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
     if (!std::filesystem::is_directory(installed) || is_on_library_path()) return;
     if (std::filesystem::exists(installed / "torch" / kTorchLibrary))
         return check_torch(installed / "torch", "the target of " + (installed / "torch").string());
-    throw UsageError(verb + " needs LibTorch " + expected_torch() + ", which is not in " + (installed / "torch").string() + ". `bash " +
-                     (prefix / "share/meshard/setup.sh").string() + "` installs it; or set MESHARD_TORCH to the folder `torch` of its wheel.");
+    throw UsageError(fmt::format("{} needs LibTorch {}, which is not in {}. `bash {}` installs it; or set MESHARD_TORCH to the folder `torch` of its wheel.",
+                                 verb, expected_torch(), (installed / "torch").string(), (prefix / "share/meshard/setup.sh").string()));
 }
 
 }  // namespace meshard

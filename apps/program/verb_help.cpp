@@ -10,7 +10,7 @@
 namespace meshard {
 namespace {
 
-/// The value's placeholder without the texts of validators, which CLI11 appends.
+/// Returns the placeholder of the option's value without the validator's text, which CLI11 appends.
 std::string value_name(const CLI::Option& option)
 {
     if (option.get_type_size() == 0) return {};
@@ -24,7 +24,7 @@ std::string value_name(const CLI::Option& option)
     return text;
 }
 
-/// The default, for a list without brackets.
+/// Returns the default as text; a list has no brackets.
 std::string fallback_of(const CLI::Option& option)
 {
     auto text = option.get_default_str();

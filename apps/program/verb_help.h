@@ -21,13 +21,13 @@ struct ArgumentHelp {
     bool is_required = false;
 };
 
-/// All but `--help`, in the order of their declaration.
+/// Returns all arguments but `--help`, in the order of their declaration.
 std::vector<ArgumentHelp> arguments_of(const CLI::App& app);
 
-/// The text of `meshard VERB --help`.
+/// Returns the text of `meshard VERB --help`.
 std::string help_text(CLI::App& app);
 
-/// The JSON of `meshard VERB --help-json`: `verb`, `purpose`, and `arguments` with the members of ArgumentHelp.
+/// Returns the JSON of `meshard VERB --help-json`: `verb`, `purpose`, and `arguments` with the members of ArgumentHelp.
 std::string help_json(const CLI::App& app);
 
 }  // namespace meshard

@@ -5,7 +5,8 @@
 
 #include <array>
 
-// Each of the two programs has functions for its own verbs, and only the names of the others (apps/program/sibling_program.h).
+// Each of the two programs has functions for its own verbs, and only names for the others
+// (apps/program/sibling_program.h).
 #ifdef MESHARD_MODELS_PROGRAM
 #define MESHARD_VERBS(of_meshes, of_models) of_models
 #else

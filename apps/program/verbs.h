@@ -6,7 +6,8 @@
 
 namespace meshard {
 
-// One function for each verb, in the source of the same name. Each parses its arguments, calls the library, reports, and returns the exit code.
+// Each verb has one function, in the source of the same name, which parses the arguments, calls the library, reports,
+// and returns the exit code.
 int info_command(std::span<const std::string> arguments);
 int partition_command(std::span<const std::string> arguments);
 int check_command(std::span<const std::string> arguments);

@@ -3,7 +3,7 @@
 
 namespace meshard {
 
-// The macros are defined in CMakeLists.txt.
+// CMakeLists.txt defines the macros.
 
 std::string program_version()
 {

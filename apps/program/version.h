@@ -7,10 +7,10 @@
 
 namespace meshard {
 
-/// meshard's own version, e.g. `0.1.0`.
+/// Returns meshard's own version, e.g. `0.1.0`.
 std::string program_version();
 
-/// Name and version of each library that this build uses.
+/// Returns name and version of each library that this build uses.
 std::vector<std::pair<std::string, std::string>> library_versions();
 
 }  // namespace meshard

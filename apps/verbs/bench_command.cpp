@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard bench step, model, scaling, operators, ghosts: measures sharded runs and compares them with plain LibTorch in the same run.
+// meshard bench step, model, scaling, operators, ghosts: times sharded runs and plain LibTorch side by side.
 #include "apps/bench/ghost_benchmark.h"
 #include "apps/bench/model_benchmark.h"
 #include "apps/bench/operator_benchmark.h"
@@ -15,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 #include <c10/core/DeviceGuard.h>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ struct BenchArguments {
 
 const std::vector<std::string> kMemoryNames{"stored", "recomputed", "streamed", "auto"}, kPrecisionNames{"float32", "tf32", "bfloat16", "float16"};
 
-/// The run with what a word of --also changes, such as `points=100000,precision=tf32`. @throws UsageError
+/// Returns `run` with the changes of a word of --also, e.g. `points=100000,precision=tf32`. @throws UsageError
 BenchArguments changed(BenchArguments run, const std::string& word)
 {
     std::istringstream parts(word);
@@ -57,7 +57,7 @@ BenchArguments changed(BenchArguments run, const std::string& word)
         const auto among = [&](const std::vector<std::string>& names) { return std::ranges::find(names, value) != names.end(); };
         if (const auto found = numbers.find(name); found != numbers.end()) {
             *found->second = static_cast<std::int64_t>(parse_numbers(value, "--also " + name, 1)[0]);
-            if (*found->second < 1) throw UsageError("--also " + part + ": expected a number of at least 1.");
+            if (*found->second < 1) throw UsageError(fmt::format("--also {}: expected a number of at least 1.", part));
         } else if (name == "memory" && among(kMemoryNames)) {
             run.memory = value;
         } else if (name == "precision" && among(kPrecisionNames)) {
@@ -65,9 +65,9 @@ BenchArguments changed(BenchArguments run, const std::string& word)
         } else if (name == "graph" && (value == "true" || value == "false")) {
             run.from_graph = value == "true";
         } else {
-            throw UsageError("--also " + part +
-                             ": expected NAME=VALUE of points, slices, hidden, layers or heads, memory (stored, recomputed, streamed, auto), precision "
-                             "(float32, tf32, bfloat16, float16) or graph (true, false), e.g. points=100000,precision=tf32.");
+            throw UsageError(fmt::format("--also {}: expected NAME=VALUE of points, slices, hidden, layers or heads, memory (stored, recomputed, streamed, "
+                                         "auto), precision (float32, tf32, bfloat16, float16) or graph (true, false), e.g. points=100000,precision=tf32.",
+                                         part));
         }
     }
     return run;
@@ -146,7 +146,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         throw UsageError("--model, --arguments and --grid are for meshard bench model.");
     const bool has_device = options.what == "step" || options.what == "model";
     if (!has_device && options.device == "auto") options.device = "cpu";
-    if (!has_device && options.device != "cpu") throw UsageError("--device " + options.device + ": " + options.what + " is timed on CPUs. Leave it out.");
+    if (!has_device && options.device != "cpu") throw UsageError(fmt::format("--device {}: {} is timed on CPUs. Leave it out.", options.device, options.what));
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
     for (const auto& word : also) options.also.push_back(changed(options, word));
     for (const auto* run : all_runs(options)) {
@@ -181,17 +181,17 @@ void report(const BenchArguments& arguments, const StepTimes& times)
               << "  messages per step and rank " << times.num_messages << ", " << times.message_bytes << " bytes\n";
 }
 
-/// A Transolver of the shape that the options say, or any model by name and arguments.
+/// Makes a Transolver of the options' shape, or any model by name and arguments.
 TimedModel model_to_time(const BenchArguments& arguments, c10::Device device)
 {
     if (arguments.model == "transolver" && arguments.arguments.empty() && arguments.grid.empty()) return timed_transolver(arguments.shape, device);
     auto constructor = nlohmann::json::object();
     if (!arguments.arguments.empty()) constructor = nlohmann::json::parse(arguments.arguments, nullptr, /*allow_exceptions=*/false);
-    if (!constructor.is_object()) throw UsageError("--arguments '" + arguments.arguments + "' is no JSON object, as '{\"latent_channels\": 16}'.");
+    if (!constructor.is_object()) throw UsageError(fmt::format("--arguments '{}' is no JSON object, as '{{\"latent_channels\": 16}}'.", arguments.arguments));
     return timed_model(arguments.model, constructor, arguments.shape.num_points, arguments.grid, device);
 }
 
-/// Times one run. `memory` becomes the mode in which it fitted.
+/// Times one run. `memory` becomes the mode that fitted into the device; `name` and `num_points` become the model's.
 ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::string& name, std::int64_t& num_points)
 {
     const auto device = device_of_rank(arguments.device, {});

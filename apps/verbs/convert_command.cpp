@@ -20,6 +20,7 @@
 #include "partition/mesh/mesh_faults.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -38,8 +39,8 @@ struct ConvertOptions {
     std::string time;
     std::string compress = "none";
     std::optional<double> join_points;
-    std::string to;          // for checkpoints
-    bool no_verify = false;  // for shards
+    std::string to;          // format of a checkpoint; empty: the extension's
+    bool no_verify = false;  // reads pieces of shards without checking their hashes
     InputAsOutput input_as_output{};
     bool json = false;
 };
@@ -56,7 +57,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
             "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")->required()->type_name("IN");
-    app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("output,-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))->required()->type_name("OUT");
     app.add_option("--block", options.blocks, "read only this block, patch or zone, or all blocks of a level (boundary); may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
@@ -74,7 +75,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     return parse_arguments(app, arguments);
 }
 
-/// Sorts the cells of a surface that was read from an unstructured grid as polygonal data need it: vertices, lines, polygons, strips.
+/// Sorts a surface's cells into the order of polygonal data: vertices, lines, polygons, strips.
 void sort_as_polygonal(Mesh& mesh)
 {
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
@@ -105,27 +106,24 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
     return size;
 }
 
-/// Adds what there is to say of it to the warnings.
+/// Joins points as --join-points says, and adds its findings to `warnings`.
 Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
 {
-    if (!(*options.join_points >= 0)) throw UsageError("--join-points is " + number_text(*options.join_points) + ", expected 0 or a length above 0.");
-    if (mesh.is_point_cloud()) throw UsageError("--join-points is for meshes with cells; " + options.input + " is a point cloud.");
+    if (!(*options.join_points >= 0)) throw UsageError(fmt::format("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points)));
+    if (mesh.is_point_cloud()) throw UsageError(fmt::format("--join-points is for meshes with cells; {} is a point cloud.", options.input));
     const auto earlier = find_cell_faults(mesh).degenerate_cells;
     auto joined = join_points(mesh, *options.join_points);
     const auto say = [&](const std::string& text) {
         warnings.push_back(options.input + ": " + text);
         warn("convert", warnings.back() + ".");
     };
-    if (joined.num_joined == 0) say("no two points are at most " + number_text(*options.join_points) + " apart; none were joined");
-    if (const auto& names = joined.differing_fields; !names.empty()) {
-        std::string list;
-        for (const auto& name : names) list += (list.empty() ? "'" : ", '") + name + "'";
-        say("points that were joined had different values of " + list + "; those of the first one are kept");
-    }
+    if (joined.num_joined == 0) say(fmt::format("no two points are at most {} apart; none were joined", number_text(*options.join_points)));
+    if (const auto& names = joined.differing_fields; !names.empty())
+        say(fmt::format("points that were joined had different values of '{}'; those of the first one are kept", fmt::join(names, "', '")));
     const auto faults = find_cell_faults(joined.mesh);
     if (faults.degenerate_cells > earlier)
-        say(count_text(faults.degenerate_cells - earlier, "cell") + " (the first is number " + std::to_string(faults.first_degenerate) +
-            ") shrank: points of one cell were joined. Use a smaller --join-points");
+        say(fmt::format("{} (the first is number {}) shrank: points of one cell were joined. Use a smaller --join-points",
+                        count_text(faults.degenerate_cells - earlier, "cell"), faults.first_degenerate));
     return std::move(joined.mesh);
 }
 
@@ -138,11 +136,12 @@ int convert_command(std::span<const std::string> arguments)
     require_output(options.output, {options.input}, options.input_as_output);
     if (is_checkpoint_file(options.input)) {
         if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
-            throw UsageError("--block, --time, --join-points and --compress are for meshes; " + options.input + " is a checkpoint.");
+            throw UsageError(fmt::format("--block, --time, --join-points and --compress are for meshes; {} is a checkpoint.", options.input));
         convert_checkpoint({options.input, options.output, options.to, options.json});
         return exit_code::ok;
     }
-    if (!options.to.empty()) throw UsageError("--to is for checkpoints; " + options.input + " is not one. A mesh's format is given by OUT's extension.");
+    if (!options.to.empty())
+        throw UsageError(fmt::format("--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.", options.input));
     const std::filesystem::path output = options.output;
     require_writable_format(output);
     WriteOptions write_options{.compression = parse_compression(options.compress)};
@@ -151,7 +150,7 @@ int convert_command(std::span<const std::string> arguments)
     if (!options.time.empty()) read_options.time = parse_numbers(options.time, "--time", 1)[0];
     const std::string extension = output.extension();
     const bool to_polygons = extension == ".vtp" || extension == ".pvtp";
-    // A .vtp cannot hold cells of a volume: reads the patches of a case.
+    // A .vtp cannot hold the volume cells of a case, so the case's patches are read.
     if (to_polygons && options.blocks.empty() && is_foam_case(options.input)) read_options.blocks = {"boundary"};
     std::vector<std::string> warnings;
     read_options.warnings = &warnings;
@@ -159,7 +158,7 @@ int convert_command(std::span<const std::string> arguments)
     StageTimer timer;
     timer.begin("read");
     show_progress("reading ...");
-    // With joined points, pieces are no longer what they were: the merged mesh is written.
+    // Joined points change the pieces, so the merged mesh is written in their place.
     const bool is_folder = is_shards_folder(options.input), from_shards = is_folder && !options.join_points;
     if (is_folder && (!options.blocks.empty() || !options.time.empty()))
         throw UsageError("--block and --time cannot be used with a shards folder, which has neither.");

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard bench data: points and bytes a second of the loader of training alone, against the disk's own.
+// meshard bench data: measures how fast training's loader alone reads cases, beside the disk's own speed.
 #include "apps/verbs/data_bench_command.h"
 
 #include "apps/console/text_table.h"

@@ -6,7 +6,8 @@
 
 namespace meshard {
 
-/// `meshard bench data CONFIG`: how fast the training cases of a configuration come from the disk. Returns the exit code.
+/// Runs `meshard bench data CONFIG`, which measures how fast the training cases of a configuration come from the disk.
+/// Returns the exit code.
 int data_bench_command(std::span<const std::string> arguments);
 
 }  // namespace meshard

@@ -22,6 +22,7 @@
 
 #include <ATen/ATen.h>
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -70,7 +71,7 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
         "Gradient).",
         "derive");
     app.add_option("mesh", options.mesh, "mesh of any format that can be read")->required()->type_name("MESH");
-    app.add_option("-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))->required()->type_name("OUT");
     const std::array descriptions{"derivatives along x, y and z of each component, one component after the other; `Gradient`",
                                   "of a vector: sum of du/dx, dv/dy, dw/dz; `Divergence`", "of a velocity: its curl; `Vorticity`",
                                   "of a velocity: half of the squared rotation rate minus the squared strain rate; `Q Criterion`",
@@ -115,7 +116,8 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     return true;
 }
 
-/// The derivations that the options ask for, with fields found in the mesh. The same for a part of the mesh as for the whole.
+/// Returns the derivations that the options ask for, with fields found in the mesh. A part of the mesh gives the same
+/// ones as the whole mesh.
 std::vector<Derivation> derivations_of(const Mesh& mesh, const DeriveOptions& options)
 {
     std::vector<Derivation> derivations;
@@ -140,7 +142,7 @@ void require_free_names(const Mesh& mesh, const std::vector<Derivation>& derivat
 void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, const DeriveOptions& options)
 {
     const auto warn_of = [&](std::int64_t count, const std::string& one, const std::string& why) {
-        if (count > 0) warn("derive", options.mesh + ": " + count_text(count, one) + ' ' + why);
+        if (count > 0) warn("derive", fmt::format("{}: {} {}", options.mesh, count_text(count, one), why));
     };
     const auto is_of = [&](FieldPlace place) { return std::ranges::any_of(derivations, [&](const auto& derivation) { return derivation.place == place; }); };
     const auto top = top_dimension(mesh);
@@ -154,8 +156,8 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
         }
     }
     const std::string cells = top == 3 ? "solids" : "polygons";
-    if (is_of(FieldPlace::Cells)) warn_of(num_lower, "cell", "not among the " + cells + "; derivatives there are NaN.");
-    if (is_of(FieldPlace::Points)) warn_of(std::ranges::count(is_used, false), "point", "outside all " + cells + "; derivatives there are NaN.");
+    if (is_of(FieldPlace::Cells)) warn_of(num_lower, "cell", fmt::format("not among the {}; derivatives there are NaN.", cells));
+    if (is_of(FieldPlace::Points)) warn_of(std::ranges::count(is_used, false), "point", fmt::format("outside all {}; derivatives there are NaN.", cells));
     if (is_of(FieldPlace::Cells)) {
         const bool by_vertex = options.neighbors == GradientNeighbors::Vertex;
         const auto unjoined = by_vertex ? find_cells_without_common_points(mesh, top) : find_unjoined_cells(mesh, facet_graph(mesh));
@@ -166,11 +168,11 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
     }
     for (const auto& derivation : derivations) {
         warn_of(count_not_finite(*find_array(arrays_at(mesh, derivation.place), derivation.field)), "value",
-                "of the field '" + derivation.field + "' NaN or infinite; '" + derivation.result + "' is NaN or infinite there and at neighbours.");
+                fmt::format("of the field '{}' NaN or infinite; '{}' is NaN or infinite there and at neighbours.", derivation.field, derivation.result));
     }
 }
 
-/// The mesh with only those arrays from which the options derive.
+/// Copies the mesh with only those arrays from which fields are derived.
 Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
 {
     Mesh bare;
@@ -183,7 +185,7 @@ Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
     return bare;
 }
 
-/// Broadcasts rank 0's tensor. Collective.
+/// Broadcasts rank 0's (rows, 3) tensor. Collective.
 at::Tensor on_every_rank(const at::Tensor& tensor, at::ScalarType type, const RankGroup& group)
 {
     const std::array<std::int64_t, 1> own{tensor.defined() ? tensor.size(0) : 0};
@@ -288,9 +290,8 @@ Input read_input(const DeriveOptions& options)
         input.walls = read_walls(options.walls, options.mesh, options.orient);
         const auto facing = input.walls.facing.facing();
         if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))
-            warn("derive", "--wall-distance: " + meshard::describe(input.walls.facing) + ", so that " +
-                               (options.sign == "winding" ? "what is inside counts as outside there" : "signs are exchanged there") +
-                               ". --orient outward turns them.");
+            warn("derive", fmt::format("--wall-distance: {}, so that {}. --orient outward turns them.", meshard::describe(input.walls.facing),
+                                       options.sign == "winding" ? "what is inside counts as outside there" : "signs are exchanged there"));
         if (options.sign == "normals" && !input.walls.facing.is_closed)
             warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding tolerates holes.");
     }

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard info --devices: the GPUs that programs see, and which libraries and kernels there are for them.
+// meshard info --devices: lists the GPUs that programs see, and the libraries and kernels for them.
 #include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
 #include "apps/devices/rank_device.h"
@@ -11,6 +10,8 @@
 
 #include <ATen/Parallel.h>
 #include <CLI/CLI.hpp>
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -23,10 +24,10 @@
 namespace meshard {
 namespace {
 
-/// What the machine has, whether this build can use it or not.
+/// NVIDIA's driver and the GPUs of this machine, whether or not this build can use them.
 struct Driver {
-    std::string version;             // of NVIDIA's; empty if there is none
-    std::vector<std::string> names;  // of the GPUs that it manages
+    std::string version;             // empty if no driver is loaded
+    std::vector<std::string> names;  // product of each GPU that it manages
 };
 
 Driver find_driver()
@@ -45,7 +46,7 @@ Driver find_driver()
     return driver;
 }
 
-/// Whether CUDA's libraries of LibTorch lie beside the one that this program runs with.
+/// Returns whether LibTorch's CUDA libraries lie beside the LibTorch that this program runs with.
 bool has_cuda_libraries()
 {
     Dl_info found;
@@ -56,20 +57,13 @@ bool has_cuda_libraries()
            std::filesystem::exists(library.parent_path() / "../../nvidia/nccl");
 }
 
-/// What is to be done before a GPU can be used; empty if nothing is.
+/// Returns what the user must do before a GPU can be used; empty if a GPU can be used.
 std::string advice(const std::string& why_not, bool has_libraries)
 {
     if (why_not.empty()) return {};
     if (!has_libraries) return "LibTorch's wheel has no CUDA libraries: run apps/setup.sh --cuda, and configure with -DMESHARD_WITH_CUDA=ON.";
     if (gpu_library_versions().empty()) return "This build is for CPUs: configure with -DMESHARD_WITH_CUDA=ON and build again.";
     return "No GPU is seen: is NVIDIA's driver loaded, and does CUDA_VISIBLE_DEVICES leave one?";
-}
-
-std::string numbers_text(const std::vector<int>& numbers)
-{
-    std::string text;
-    for (const auto number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
-    return text.empty() ? "none" : text;
 }
 
 }  // namespace
@@ -104,16 +98,17 @@ int devices_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     TextTable table("ll");
-    table.add_row({"CPU", std::to_string(std::thread::hardware_concurrency()) + " threads, " + bytes_text(memory)});
+    table.add_row({"CPU", fmt::format("{} threads, {}", std::thread::hardware_concurrency(), bytes_text(memory))});
     table.add_row({"driver", driver.version.empty() ? "none of NVIDIA's is loaded" : driver.version});
     table.add_row({"LibTorch", TORCH_VERSION + std::string(has_libraries ? ", with CUDA libraries" : ", without CUDA libraries")});
     for (const auto& [name, version] : versions) table.add_row({name, version});
     table.add_row({"kernels", versions.empty() ? "none: this build is for CPUs" : "for GPUs of CUDA"});
     for (std::size_t i = 0; i < gpus.size(); ++i) {
         const auto& gpu = gpus[i];
-        table.add_row({"cuda:" + std::to_string(i), gpu.name + ", capability " + gpu.capability + ", " +
-                                                        bytes_text(static_cast<std::uint64_t>(gpu.total_bytes)) + ", " +
-                                                        bytes_text(static_cast<std::uint64_t>(gpu.free_bytes)) + " free, peers " + numbers_text(gpu.peers)});
+        table.add_row(
+            {"cuda:" + std::to_string(i),
+             fmt::format("{}, capability {}, {}, {} free, peers {}", gpu.name, gpu.capability, bytes_text(static_cast<std::uint64_t>(gpu.total_bytes)),
+                         bytes_text(static_cast<std::uint64_t>(gpu.free_bytes)), gpu.peers.empty() ? "none" : c10::Join(" ", gpu.peers))});
     }
     for (std::size_t i = 0; gpus.empty() && i < driver.names.size(); ++i) table.add_row({"GPU", driver.names[i] + ", which this build cannot use"});
     std::cout << table;

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard evaluate: a trained model and cases with truth -> errors of its fields, drag and lift.
+// meshard evaluate: compares a trained model with cases whose fields are known: errors of fields, drag and lift.
 #include "apps/devices/rank_device.h"
 #include "apps/learning/report/case_evaluation.h"
 #include "apps/program/command_line.h"
@@ -66,14 +65,14 @@ std::filesystem::path output_folder(const EvaluateArguments& options, const Judg
     return std::filesystem::absolute(model.run) / "evaluation";
 }
 
-/// What is judged of a part of the cases: surface, volume, or the only one.
+/// One part of a model (surface, volume, or the only one) and the cases on which it is judged.
 struct JudgedPart {
     JudgedModel model;
     std::vector<JudgedCase> cases;
     std::filesystem::path folder;
 };
 
-/// One a part of which cases are named; files belong to the part of their type.
+/// Returns each part for which cases are named; a file belongs to the part of its type.
 std::vector<JudgedPart> judged_parts(const EvaluateArguments& options)
 {
     const auto num_parts = num_trained_parts(options.model);

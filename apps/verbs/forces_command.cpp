@@ -10,6 +10,7 @@
 #include "partition/mesh/surface_forces.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <iostream>
@@ -19,7 +20,8 @@ namespace meshard {
 
 namespace {
 
-/// The scaling of the fields: divided by the density (`kinematic`), not divided (`static`), divided by the dynamic pressure (`cp`).
+/// How the fields are scaled: divided by the density (`kinematic`), not divided (`static`), or divided by the dynamic
+/// pressure (`cp`).
 enum class FieldKind { Kinematic, Static, Coefficient };
 
 struct ForcesOptions {
@@ -42,7 +44,7 @@ struct ForcesOptions {
     bool has_coefficients() const { return speed && area; }
     double dynamic_pressure() const { return 0.5 * rho * *speed * *speed; }
 
-    /// Factor from a field's value to a stress.
+    /// Returns the factor that turns a field's value into a stress.
     double scale() const { return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure(); }
 };
 
@@ -59,7 +61,7 @@ struct ForcesReport {
     CellField shear_field;     ///< empty name: no viscous part
     std::int64_t num_polygons = 0;
     SurfaceEdges edges;
-    double agreement = -1;  ///< `normals_agreement`
+    double agreement = -1;  ///< result of `normals_agreement`
     bool is_flipped = false;
     SurfaceForces forces;
     Split drag;
@@ -88,11 +90,11 @@ std::optional<double> parse_positive(const std::string& text, const std::string&
 {
     if (text.empty()) return std::nullopt;
     const double number = parse_numbers(text, option, 1)[0];
-    if (!(number > 0)) throw UsageError(option + " is " + text + "; expected a number above 0.");
+    if (!(number > 0)) throw UsageError(fmt::format("{} is {}; expected a number above 0.", option, text));
     return number;
 }
 
-/// The lift direction: upwards (z), without its part along the drag (for flows at an angle of attack).
+/// Returns the lift direction: upwards (z), without its part along the drag (for flows at an angle of attack).
 Vector3 upright(const Vector3& drag)
 {
     const Vector3 up{0, 0, 1};
@@ -106,9 +108,9 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
 {
     if (!u_inf.empty()) {
         const std::vector<double> u = parse_numbers(u_inf, "--u-inf");
-        if (u.size() != 1 && u.size() != 3) throw UsageError("--u-inf is '" + u_inf + "'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.");
+        if (u.size() != 1 && u.size() != 3) throw UsageError(fmt::format("--u-inf is '{}'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.", u_inf));
         options.speed = u.size() == 1 ? u[0] : std::hypot(u[0], u[1], u[2]);
-        if (!(*options.speed > 0)) throw UsageError("--u-inf is " + u_inf + "; expected a speed above 0.");
+        if (!(*options.speed > 0)) throw UsageError(fmt::format("--u-inf is {}; expected a speed above 0.", u_inf));
         if (u.size() == 3) options.drag_direction = unit({u[0], u[1], u[2]}, "--u-inf");
     }
     if (!drag.empty()) options.drag_direction = unit(parse_vector(drag, "--drag-dir"), "--drag-dir");
@@ -165,7 +167,7 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     return true;
 }
 
-/// The polygons of a surface file without ghosts.
+/// Reads the polygons of a surface file, without ghost cells.
 Mesh read_surface(const std::string& file)
 {
     Mesh mesh = read_mesh(file);
@@ -195,8 +197,9 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     else if (report.agreement >= 0 && report.agreement < 0.001)
         report.is_flipped = true;
     else if (report.agreement >= 0 && report.agreement <= 0.999) {
-        warn("forces", report.file + ": the array 'Normals' agrees with the order of the polygons' points on " + number_text(100 * report.agreement) +
-                           " % of the area only. The order of the points is used.");
+        warn("forces",
+             fmt::format("{}: the array 'Normals' agrees with the order of the polygons' points on {} % of the area only. The order of the points is used.",
+                         report.file, number_text(100 * report.agreement)));
     }
     if (report.is_flipped) {
         for (Vector3& area : areas) area = {-area[0], -area[1], -area[2]};
@@ -204,8 +207,9 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     auto facing = surface_facing(mesh);
     if (report.is_flipped) std::swap(facing.outward, facing.inward);
     if (facing.facing() == Facing::Inward || facing.facing() == Facing::Mixed)
-        warn("forces", report.file + ": " + describe(facing) + ", so the pressure force has the wrong sign there unless the fluid is inside. " +
-                           (facing.facing() == Facing::Inward ? "--flip-normals reverses them, --orient outward turns them." : "--orient outward turns them."));
+        warn("forces",
+             fmt::format("{}: {}, so the pressure force has the wrong sign there unless the fluid is inside. {}", report.file, describe(facing),
+                         facing.facing() == Facing::Inward ? "--flip-normals reverses them, --orient outward turns them." : "--orient outward turns them."));
     if (report.edges.is_closed() && facing.facing() != Facing::Mixed && !areas_cancel(areas))
         warn("forces", report.file + ": the surface is closed, but its areas do not cancel, so that a constant pressure pushes it: polygons are there twice or "
                                      "within the body (`meshard info` counts some of them). Leave these out.");
@@ -304,13 +308,13 @@ std::string field_text(const CellField& field)
 
 std::string vector_text(const Vector3& a)
 {
-    return '(' + number_text(a[0]) + ' ' + number_text(a[1]) + ' ' + number_text(a[2]) + ')';
+    return fmt::format("({} {} {})", number_text(a[0]), number_text(a[1]), number_text(a[2]));
 }
 
 void print_basis(const ForcesReport& report)
 {
     std::cout << report.file << ": " << count_text(report.num_polygons, "polygon") << ", area " << number_text(report.forces.area) << ", "
-              << (report.edges.is_closed() ? std::string("closed") : "open (" + count_text(report.edges.num_boundary, "boundary edge") + ")")
+              << (report.edges.is_closed() ? std::string("closed") : fmt::format("open ({})", count_text(report.edges.num_boundary, "boundary edge")))
               << "\n  pressure    " << field_text(report.pressure_field) << "\n  shear       "
               << (report.shear_field.name.empty() ? "none" : field_text(report.shear_field)) << "\n  normals     "
               << (report.is_flipped ? "reversed, against the order of the points" : "from the order of the points");
@@ -354,7 +358,7 @@ void print_forces(const ForcesReport& report, const ForcesOptions& options)
     std::cout << '\n' << table;
 }
 
-/// One line for each file: coefficients if there are reference values, otherwise forces.
+/// Prints one line for each file: coefficients if there are reference values, otherwise forces.
 void print_table(const std::vector<ForcesReport>& reports, const ForcesOptions& options)
 {
     const bool coefficients = options.has_coefficients();
@@ -380,7 +384,7 @@ int forces_command(std::span<const std::string> arguments)
     ForcesOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     std::vector<ForcesReport> reports;
-    std::string left_out;
+    std::vector<std::string> left_out;
     for (const std::string& file : options.files) {
         try {
             reports.push_back(compute(file, options));
@@ -388,8 +392,8 @@ int forces_command(std::span<const std::string> arguments)
             throw;
         } catch (const Error& error) {
             if (options.files.size() == 1) throw;
-            warn("forces", without_function_name(error.what()) + " " + file + " is left out.");
-            left_out += (left_out.empty() ? "" : ", ") + file;
+            warn("forces", fmt::format("{} {} is left out.", without_function_name(error.what()), file));
+            left_out.push_back(file);
         }
     }
 
@@ -406,8 +410,7 @@ int forces_command(std::span<const std::string> arguments)
             print_table(reports, options);
     }
     if (!left_out.empty())
-        throw IoError(std::to_string(options.files.size() - reports.size()) + " of " + std::to_string(options.files.size()) +
-                      " files could not be used: " + left_out + ".");
+        throw IoError(fmt::format("{} of {} files could not be used: {}.", left_out.size(), options.files.size(), fmt::join(left_out, ", ")));
     return exit_code::ok;
 }
 

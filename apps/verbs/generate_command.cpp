@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard generate: a denoiser's checkpoint and conditions on a grid -> the same grid with generated fields.
+// meshard generate: generates fields on a regular grid from a denoiser's checkpoint and conditions.
 #include "apps/devices/rank_device.h"
 #include "apps/learning/prediction/image_generation.h"
 #include "apps/program/command_line.h"
@@ -9,6 +8,7 @@
 #include "partition/error.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <iostream>
@@ -29,7 +29,7 @@ std::vector<std::string> words_of(const std::string& list, const char* option)
     std::vector<std::string> words;
     std::istringstream stream(list);
     for (std::string word; std::getline(stream, word, ',');) {
-        if (word.empty()) throw UsageError(std::string(option) + " " + list + ": expected names, e.g. a,b.");
+        if (word.empty()) throw UsageError(fmt::format("{} {}: expected names, e.g. a,b.", option, list));
         words.push_back(word);
     }
     return words;
@@ -80,13 +80,13 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
     } catch (const InvalidInput& wrong) {
         throw UsageError(wrong.what());
     }
-    if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected point or cell.");
+    if (association != "cell" && association != "point") throw UsageError(fmt::format("--association is '{}'; expected point or cell.", association));
     generation.on_cells = association == "cell";
     if (!condition.empty()) generation.condition = parse_numbers(condition, "--condition");
     generation.arrays = words_of(arrays, "--arrays");
     generation.fields = words_of(fields, "--fields");
     for (const auto& [path, name] : {std::pair(&generation.conditions, "CONDITIONS"), std::pair(&generation.output, "-o")}) {
-        if (path->extension() != ".vti") throw UsageError(std::string(name) + " " + path->string() + " must end in .vti.");
+        if (path->extension() != ".vti") throw UsageError(fmt::format("{} {} must end in .vti.", name, path->string()));
     }
     for (const auto* path : {&generation.checkpoint, &generation.conditions}) {
         if (!std::filesystem::exists(*path)) throw IoError(path->string() + " does not exist.");

@@ -82,7 +82,7 @@ std::string range_text(const ValueRange& range)
     return range ? number_text((*range)[0]) + " to " + number_text((*range)[1]) : "no finite value";
 }
 
-/// The range of a scalar or of a vector's magnitude, or the first strings of a String array.
+/// Returns the range of a scalar or of a vector's magnitude, or the first strings of a String array.
 std::string content_text(const ArraySummary& array)
 {
     if (array.ranges.empty()) {

@@ -20,6 +20,8 @@
 #include <ATen/ATen.h>
 #include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -64,7 +66,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
                  "interpolate");
     app.add_option("source", options.source, "mesh with the fields, of any format that can be read")->required()->type_name("SOURCE");
     app.add_option("target", options.target, "mesh or point cloud that gets the fields")->required()->type_name("TARGET");
-    app.add_option("-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))->required()->type_name("OUT");
     app.add_option("--fields", options.fields, "which fields, e.g. p,U; may be repeated; default: all of floating type")
         ->type_name("NAME,...")
         ->allow_extra_args(false);
@@ -90,7 +92,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
     options.write.compression = parse_compression(compress);
     options.fill = parse_fill(fill);
     if (!max_distance.empty()) options.max_distance = parse_numbers(max_distance, "--max-distance", 1)[0];
-    if (options.max_distance && *options.max_distance < 0) throw UsageError("--max-distance is " + max_distance + "; expected 0 or more.");
+    if (options.max_distance && *options.max_distance < 0) throw UsageError(fmt::format("--max-distance is {}; expected 0 or more.", max_distance));
     if (options.fill && !options.max_distance) throw UsageError("--fill is for targets beyond --max-distance, which is not given.");
     return true;
 }
@@ -112,14 +114,13 @@ std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOption
         }
     }
     if (chosen.empty()) {
-        throw InvalidInput(options.source + " has no fields of floating type" +
-                           (options.from ? std::string(" at its ") + to_string(*options.from) : std::string()) + ". " + list_of_fields(source) +
-                           " Other fields need --fields with their names and --neighbors 1.");
+        throw InvalidInput(fmt::format("{} has no fields of floating type{}. {} Other fields need --fields with their names and --neighbors 1.", options.source,
+                                       options.from ? fmt::format(" at its {}", to_string(*options.from)) : "", list_of_fields(source)));
     }
     return chosen;
 }
 
-/// Whether the array's type can represent `fill`.
+/// Returns whether the array's type can represent `fill`.
 bool holds(const DataArray& array, double fill)
 {
     if (array.type() == ScalarType::String) return false;
@@ -132,20 +133,19 @@ bool holds(const DataArray& array, double fill)
 
 void require_usable(const DataArray& array, const InterpolateOptions& options)
 {
-    const std::string where = options.source + ": the field '" + array.name() + "'";
+    const std::string where = fmt::format("{}: the field '{}'", options.source, array.name());
     if (!is_floating(array) && !options.takes_nearest()) {
-        throw InvalidInput(where + " is of type " + std::string(to_string(array.type())) +
-                           ", which cannot be averaged. --neighbors 1 takes the nearest value.");
+        throw InvalidInput(fmt::format("{} is of type {}, which cannot be averaged. --neighbors 1 takes the nearest value.", where, to_string(array.type())));
     }
     if (options.fill && !holds(array, *options.fill)) {
-        throw InvalidInput(where + " is of type " + std::string(to_string(array.type())) + ", which cannot hold --fill " + number_text(*options.fill) + ".");
+        throw InvalidInput(fmt::format("{} is of type {}, which cannot hold --fill {}.", where, to_string(array.type()), number_text(*options.fill)));
     }
     // A mean with NaN is NaN, even where its weight is zero.
     const auto bad = options.takes_nearest() ? 0 : count_not_finite(array);
     if (bad > 0) {
-        throw InvalidInput(
-            where + " has " + count_text(bad, "value") + " that " + (bad == 1 ? "is" : "are") +
-            " NaN or infinite, so means with them would be, too. Leave the field out with --fields, or take the nearest values with --neighbors 1.");
+        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite, so means with them would be, too. Leave the field out with --fields, or take the "
+                                       "nearest values with --neighbors 1.",
+                                       where, count_text(bad, "value"), bad == 1 ? "is" : "are"));
     }
 }
 
@@ -206,11 +206,12 @@ struct Transfer {
     FieldPlace from = FieldPlace::Points;
     std::vector<std::string> fields{};
     std::int64_t num_sources = 0;
-    double mean_distance = 0, max_distance = 0;  ///< to the nearest source
+    double mean_distance = 0, max_distance = 0;  ///< distances to the nearest source
     std::int64_t num_filled = 0;
 };
 
-/// The targets beyond --max-distance, which get the fill value. @throws InvalidInput if there are any and no fill value
+/// Returns the targets beyond --max-distance, which get the fill value, and measures the distances.
+/// @throws InvalidInput if there are any and no fill value
 at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions, Transfer& transfer, const InterpolateOptions& options)
 {
     transfer.mean_distance = distances.mean().item<double>();
@@ -221,10 +222,11 @@ at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions,
     const auto farthest = distances.argmax().item<std::int64_t>();
     const auto* place = positions.const_data_ptr<double>() + 3 * farthest;
     const std::string one = options.at == FieldPlace::Points ? "point" : "cell", of_source = transfer.from == FieldPlace::Points ? "point" : "cell";
-    throw InvalidInput(count_text(far.numel(), one) + " of " + options.target + (far.numel() == 1 ? " is" : " are") + " farther than " +
-                       number_text(*options.max_distance) + " from the nearest " + of_source + " of " + options.source + "; " + one + " " +
-                       std::to_string(farthest) + " at (" + number_text(place[0]) + " " + number_text(place[1]) + " " + number_text(place[2]) + ") is " +
-                       number_text(transfer.max_distance) + " away. Give such targets a value with --fill (e.g. nan), or allow more with --max-distance.");
+    throw InvalidInput(fmt::format("{} of {} {} farther than {} from the nearest {} of {}; {} {} at ({} {} {}) is {} away. Give such targets a value with "
+                                   "--fill (e.g. nan), or allow more with --max-distance.",
+                                   count_text(far.numel(), one), options.target, far.numel() == 1 ? "is" : "are", number_text(*options.max_distance), of_source,
+                                   options.source, one, farthest, number_text(place[0]), number_text(place[1]), number_text(place[2]),
+                                   number_text(transfer.max_distance)));
 }
 
 void fill_rows(DataArray& array, const at::Tensor& rows, double fill)
@@ -237,7 +239,8 @@ void fill_rows(DataArray& array, const at::Tensor& rows, double fill)
     });
 }
 
-/// A copy of the source's array for the target, without its attribute (scalars, normals, ...), which an array of the target may have.
+/// Completes a result: it gets the source field's component names and unit, but not its attribute (scalars, normals,
+/// ...), which an array of the target may have.
 void finish(DataArray& array, const DataArray& field, const at::Tensor& far, const InterpolateOptions& options)
 {
     array.component_names = field.component_names;
@@ -246,7 +249,7 @@ void finish(DataArray& array, const DataArray& field, const at::Tensor& far, con
     if (far.numel() > 0) fill_rows(array, far, *options.fill);
 }
 
-/// Row of the source nearest to each target.
+/// Gathers for each target the field's row at the nearest source.
 DataArray nearest_values(const DataArray& field, const at::Tensor& nearest)
 {
     const auto* ids = nearest.const_data_ptr<std::int64_t>();
@@ -279,7 +282,8 @@ std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const I
     }
     const CloudInterpolation interpolation(spread_rows(sources, device_mesh), spread_rows(targets, device_mesh), options.how);
     const auto& neighbors = interpolation.neighbors();
-    const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);  // the first entry of each target
+    // Each target's first neighbour is the nearest.
+    const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);
     const auto distances = gather_runs(neighbors.distances.index_select(0, nearest), group);
     const auto ids = gather_runs(neighbors.ids.index_select(0, nearest), group);
 
@@ -329,11 +333,9 @@ void report(const std::vector<Transfer>& transfers, std::int64_t num_targets, co
     }
     const auto count_of = [](std::int64_t count, FieldPlace place) { return count_text(count, place == FieldPlace::Points ? "point" : "cell"); };
     for (const auto& transfer : transfers) {
-        std::string names;
-        for (const auto& name : transfer.fields) names += (names.empty() ? "" : ", ") + name;
-        std::cout << options.source << ": " << names << " of " << count_of(transfer.num_sources, transfer.from) << " at " << count_of(num_targets, options.at)
-                  << " of " << options.target << "\n  distance to the nearest: " << number_text(transfer.mean_distance) << " in the mean, "
-                  << number_text(transfer.max_distance) << " at most";
+        std::cout << options.source << ": " << c10::Join(", ", transfer.fields) << " of " << count_of(transfer.num_sources, transfer.from) << " at "
+                  << count_of(num_targets, options.at) << " of " << options.target << "\n  distance to the nearest: " << number_text(transfer.mean_distance)
+                  << " in the mean, " << number_text(transfer.max_distance) << " at most";
         if (transfer.num_filled > 0) std::cout << "; " << count_of(transfer.num_filled, options.at) << " beyond --max-distance";
         std::cout << '\n';
     }

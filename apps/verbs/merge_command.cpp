@@ -26,7 +26,7 @@ void check_output(const std::filesystem::path& output, const Manifest& manifest)
     throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) + ".");
 }
 
-/// A possible reason why the source differs: the file was changed after the cut.
+/// Returns a possible reason why the source differs: the file was changed after the cut. Empty if it was not.
 std::string hint_of_change(const std::string& source, const Manifest& manifest)
 {
     const std::string& hash = manifest.info.source_hash;

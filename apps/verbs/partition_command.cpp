@@ -31,7 +31,7 @@ void cut_whole(const std::string& file, const CutArguments& arguments)
     timer.begin("read");
     Mesh mesh = read_mesh(file);
     auto faults = find_faults(mesh);
-    faults.outward_wedges = 0;  // nothing to a cut
+    faults.outward_wedges = 0;  // a cut does not depend on them
     for (const std::string& text : describe(faults)) warn("partition", file + ": " + text);
     MeshSource source{.name = file, .path = file};
     if (can_be_mapped(file)) source.read_again = [&file] { return read_mesh(file); };
@@ -40,7 +40,8 @@ void cut_whole(const std::string& file, const CutArguments& arguments)
     print_report(cut_and_save(steps, source, arguments, alone, timer), arguments);
 }
 
-// A mesh of which each rank reads what it needs. Without a memory limit, every rank reads the whole of a file that cannot be mapped.
+// Opens a mesh of which each rank reads what it needs. If the file cannot be mapped and there is no memory limit, every
+// rank reads the whole mesh.
 std::unique_ptr<StoredMesh> open_stored(const std::string& file, std::int64_t max_memory, const RankMessages& messages)
 {
     if (max_memory > 0 || can_be_mapped(file)) return std::make_unique<MappedMesh>(file);
@@ -62,8 +63,9 @@ void cut_in_windows(const std::string& file, const CutArguments& arguments, Rank
     if (messages.rank() == 0) print_report(report, arguments);
 }
 
-/// An error on one rank ends all ranks, and is printed once. Only the rank that prints it returns an error code: mpirun kills all ranks at the first code
-/// that is not 0, and another rank could end before the message is printed.
+/// Runs `work` on all ranks; an error on one of them ends all, and is printed once. Only the rank that prints it
+/// returns an error code: mpirun kills all ranks at the first code that is not 0, and another rank could end before the
+/// message is printed.
 int run_together(RankMessages& messages, const std::function<void()>& work)
 {
     try {
@@ -72,7 +74,7 @@ int run_together(RankMessages& messages, const std::function<void()>& work)
         check_agreement(messages, facts);
         work();
     } catch (const RanksDisagree&) {
-        if (messages.rank() == 0) throw;  // all ranks have it
+        if (messages.rank() == 0) throw;  // all ranks have this error
     } catch (const FailedElsewhere&) {
         return exit_code::ok;
     } catch (...) {

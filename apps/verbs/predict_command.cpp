@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
+// meshard predict: predicts fields on meshes with trained models and writes the meshes with them.
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/cases/field_scaling.h"
@@ -16,6 +15,8 @@
 #include "io/checkpoints/model_checkpoint.h"
 
 #include <CLI/CLI.hpp>
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -30,13 +31,13 @@ namespace {
 
 struct PredictArguments {
     std::vector<std::string> runs;
-    std::string model;  // a file in place of the run's folder
+    std::string model;  // a checkpoint in place of runs
     DataOptions data;
     std::vector<std::string> inputs;
     std::string output;
     PredictionOptions prediction;
     std::vector<std::string> walls;        // one for all inputs, or one each
-    std::vector<std::string> other_parts;  // the same
+    std::vector<std::string> other_parts;  // one for all inputs, or one each
     std::string table, csv;
     bool json = false;
     LocalRanks ranks;
@@ -44,7 +45,7 @@ struct PredictArguments {
     InputAsOutput input_as_output{};
 };
 
-/// Whether a word after the first run is another one: it has checkpoints, and is no mesh (an OpenFOAM case is a folder, too).
+/// Returns whether a folder is a run, which has checkpoints, and not a mesh (an OpenFOAM case is a folder, too).
 bool is_run_folder(const std::filesystem::path& path)
 {
     return std::filesystem::exists(path / "checkpoints" / "best.safetensors") || std::filesystem::exists(path / "checkpoints" / "last.safetensors");
@@ -131,25 +132,26 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
             options.runs.push_back(words.front());
             words.erase(words.begin());
         } while (!words.empty() && is_run_folder(words.front()));
-        if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.runs.back() + ".");
+        if (words.empty()) throw UsageError(fmt::format("which meshes? Give INPUT after {}.", options.runs.back()));
     }
     options.inputs = words;
     if (!options.csv.empty() && !options.prediction.with_forces) throw UsageError("--csv is a table of drag and lift, and needs --forces.");
     if (!orient.empty()) options.prediction.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
-    if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
+    if (association != "cell" && association != "point") throw UsageError(fmt::format("--association is '{}'; expected cell or point.", association));
     options.data.on_cells = association == "cell";
     if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
     if (!time.empty()) options.data.time = parse_numbers(time, "--time", 1)[0];
     for (const auto& word : settings) {
         const auto equals = word.find('=');
-        if (equals == std::string::npos || equals == 0) throw UsageError("--set " + word + ": expected NAME=VALUE, e.g. length=1.044.");
+        if (equals == std::string::npos || equals == 0) throw UsageError(fmt::format("--set {}: expected NAME=VALUE, e.g. length=1.044.", word));
         options.prediction.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
     }
     return true;
 }
 
-/// What `--set` and `--table` may say: values that the models are told, and what drag and lift are measured by.
+/// Returns the names to which `--set` and `--table` may give values: inputs of the models, and quantities that drag and
+/// lift depend on.
 std::set<std::string> requested_names(std::span<const Predictor> models, bool with_forces)
 {
     std::set<std::string> names;
@@ -176,7 +178,8 @@ std::set<std::string> requested_names(std::span<const Predictor> models, bool wi
     return names;
 }
 
-/// @param part   that is predicted by runs with surface (0) and volume (1)
+/// Loads the models.
+/// @param part   0 for the surface, 1 for the volume of runs that have both
 std::vector<Predictor> make_predictors(const PredictArguments& options, std::size_t part)
 {
     const auto part_of = [part](const std::string& path) { return num_trained_parts(path) > 1 ? part : 0; };
@@ -186,24 +189,23 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     require_same_fields(models, options.prediction.num_draws > 0);
     const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.needs_body(); });
     if (told == models.end() && !options.walls.empty())
-        throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
+        throw UsageError(fmt::format("--wall {}: the model is told no distance to a surface. Leave it out.", options.walls.front()));
     if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
-        throw UsageError(std::string("the model ") + (told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface") +
-                         ". Give it with --wall FILE.");
+        throw UsageError(fmt::format("the model {}. Give it with --wall FILE.",
+                                     told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface"));
     if (!options.other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
-        throw UsageError("--other-part " + options.other_parts.front() + ": the model is told nothing of the case's other part. Leave it out.");
-    // A value that nobody asks for is a name mistyped.
+        throw UsageError(fmt::format("--other-part {}: the model is told nothing of the case's other part. Leave it out.", options.other_parts.front()));
+    // A value that no model asks for has a mistyped name.
     const auto names = requested_names(models, options.prediction.with_forces);
     for (const auto& [name, value] : options.prediction.values) {
         if (names.contains(name)) continue;
-        std::string known;
-        for (const auto& other : names) known += (known.empty() ? "" : ", ") + other;
-        throw UsageError("--set " + name + ": the model asks for no such value" + (known.empty() ? "." : "; it asks for " + known + "."));
+        throw UsageError(
+            fmt::format("--set {}: the model asks for no such value{}", name, names.empty() ? "." : fmt::format("; it asks for {}.", c10::Join(", ", names))));
     }
     return models;
 }
 
-/// Refuses what has no meaning for models of grids, and files that are none.
+/// Throws for options that models of grids cannot use, and for files that are no grids.
 void require_grids(const PredictArguments& options)
 {
     if (options.prediction.with_forces) throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
@@ -212,21 +214,20 @@ void require_grids(const PredictArguments& options)
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)
-        throw UsageError("-o " + options.output + " must end in .vti: the model is one of grids.");
+        throw UsageError(fmt::format("-o {} must end in .vti: the model is one of grids.", options.output));
 }
 
-/// Refuses files that do not exist, or are neither one for all inputs nor one for each.
+/// Throws unless the files exist, and are one for all inputs or one for each.
 void require_one_or_each(const std::string& option, const std::vector<std::string>& files, std::size_t num_inputs)
 {
     for (const auto& file : files) {
-        if (!std::filesystem::exists(file)) throw IoError(option + " " + file + " does not exist.");
+        if (!std::filesystem::exists(file)) throw IoError(fmt::format("{} {} does not exist.", option, file));
     }
     if (files.size() > 1 && files.size() != num_inputs)
-        throw UsageError(option + " is given " + std::to_string(files.size()) + " times for " + std::to_string(num_inputs) +
-                         " inputs. Give one for all, or one for each.");
+        throw UsageError(fmt::format("{} is given {} times for {} inputs. Give one for all, or one for each.", option, files.size(), num_inputs));
 }
 
-/// The one for an input; empty for none.
+/// Returns the file for an input; empty if none is given.
 std::filesystem::path one_for(std::size_t input, const std::vector<std::string>& files)
 {
     return files.empty() ? "" : files.size() == 1 ? files.front() : files[input];
@@ -244,27 +245,26 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
     require_one_or_each("--other-part", options.other_parts, options.inputs.size());
     const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"} : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(output.extension())) {
-        if (options.inputs.size() > 1)
-            throw UsageError("-o " + options.output + " is one file for " + std::to_string(options.inputs.size()) + " inputs; name a folder.");
+        if (options.inputs.size() > 1) throw UsageError(fmt::format("-o {} is one file for {} inputs; name a folder.", options.output, options.inputs.size()));
         jobs.emplace_back(options.inputs.front(), output);
         return jobs;
     }
     if (output.has_extension() && options.inputs.size() == 1) {
-        throw UsageError("-o " + options.output + " must end in .vtp, .vtu, .pvtp or .pvtu.");
+        throw UsageError(fmt::format("-o {} must end in .vtp, .vtu, .pvtp or .pvtu.", options.output));
     }
     for (const std::filesystem::path input : options.inputs) {
         const bool is_unstructured = input.extension() == ".vtu" || input.extension() == ".pvtu";
         auto name = input.stem();
         name += of_grids ? ".vti" : is_unstructured ? ".vtu" : ".vtp";
         for (const auto& [other, taken] : jobs) {
-            if (taken == output / name) throw UsageError("two inputs would be written to " + taken.string() + ".");
+            if (taken == output / name) throw UsageError(fmt::format("two inputs would be written to {}.", taken.string()));
         }
         jobs.emplace_back(input, output / name);
     }
     return jobs;
 }
 
-/// Refuses outputs that are inputs.
+/// Throws if an output is an input.
 void require_outputs(const PredictArguments& options, const Jobs& jobs, std::span<const Predictor> models)
 {
     std::vector<std::filesystem::path> read;
@@ -284,35 +284,35 @@ std::string names_of(const std::vector<std::filesystem::path>& files)
     return names;
 }
 
-/// The columns of each input: those of its row in the table, others as `--set` says for all.
+/// Returns the values for each input: those of its row in the table, others from `--set`.
 std::vector<std::map<std::string, double>> values_of_inputs(const PredictArguments& options, const Predictor& model)
 {
     std::vector<std::map<std::string, double>> all(options.inputs.size(), options.prediction.values);
     if (options.table.empty()) return all;
-    if (!std::filesystem::exists(options.table)) throw IoError("--table " + options.table + " does not exist.");
+    if (!std::filesystem::exists(options.table)) throw IoError(fmt::format("--table {} does not exist.", options.table));
     const auto rows = read_case_table(options.table);
     for (std::size_t i = 0; i < all.size(); ++i) {
         const std::filesystem::path input = options.inputs[i];
         const std::array names{input.string(), input.filename().string(), input.stem().string(), id_in_name(model.data().files, input)};
         const auto* const name = std::ranges::find_if(names, [&](const auto& one) { return rows.contains(one); });
         if (name == names.end())
-            throw InvalidInput("--table " + options.table + " has no row for " + input.string() + ": none has the id '" + names[1] + "', '" + names[2] +
-                               (names[3] != names[2] ? "' or '" + names[3] : "") + "'.");
+            throw InvalidInput(fmt::format("--table {} has no row for {}: none has the id '{}', '{}{}'.", options.table, input.string(), names[1], names[2],
+                                           names[3] != names[2] ? "' or '" + names[3] : ""));
         for (const auto& [column, text] : rows.at(*name))
             if (const auto number = number_in(text)) all[i][column] = *number;
     }
     return all;
 }
 
-/// The first few of a list of inputs.
+/// Joins the first inputs of a list by commas.
 std::string some_of(const std::vector<std::filesystem::path>& inputs)
 {
     constexpr std::size_t most = 3;
     const std::vector<std::filesystem::path> first(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(std::min(most, inputs.size())));
-    return names_of(first) + (inputs.size() > most ? " and " + std::to_string(inputs.size() - most) + " more" : "");
+    return names_of(first) + (inputs.size() > most ? fmt::format(" and {} more", inputs.size() - most) : "");
 }
 
-/// Says once, before anything is computed, of how many inputs there will be no drag and lift, and what to say.
+/// Warns before any prediction for which inputs drag and lift cannot be computed, and which values are missing.
 void warn_of_missing(const PredictArguments& options, const std::vector<std::map<std::string, double>>& values, const Predictor& model)
 {
     std::set<std::string> missing;
@@ -324,13 +324,8 @@ void warn_of_missing(const PredictArguments& options, const std::vector<std::map
         inputs.emplace_back(options.inputs[i]);
     }
     if (inputs.empty()) return;
-    std::string names, advice;
-    for (const auto& name : missing) {
-        names += (names.empty() ? "" : ", ") + name;
-        advice += (advice.empty() ? "--set " : " --set ") + name + "=NUMBER";
-    }
-    warn("predict",
-         "no drag and lift of " + some_of(inputs) + ": the run does not say " + names + ". Give " + advice + " for all inputs, or columns of --table.");
+    warn("predict", fmt::format("no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, or columns of --table.", some_of(inputs),
+                                c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing)));
 }
 
 void print_input(const PredictedInput& one, const std::vector<Predictor>& models)
@@ -345,11 +340,11 @@ void print_input(const PredictedInput& one, const std::vector<Predictor>& models
     print(one.forces.of_head, "the model's head");
     if (!one.forces.drag.empty())
         std::cout << "  Cd " << MeanOfPredictions(one.forces.drag).text() << ", Cl " << MeanOfPredictions(one.forces.lift).text()
-                  << (one.forces.drag.size() > 1 ? " (" + std::to_string(one.forces.drag.size()) + " predictions)" : "") << std::endl;
+                  << (one.forces.drag.size() > 1 ? fmt::format(" ({} predictions)", one.forces.drag.size()) : "") << std::endl;
     print(one.forces.of_shape, "the shape alone");
 }
 
-/// What all ranks have found wrong is said by the first one.
+/// Prints on rank 0 an error that all ranks have found, and returns its code.
 int fail_on_all_ranks(const World& world, const std::string& message, int code)
 {
     if (world.rank() == 0) std::cerr << "meshard predict: " << message << std::endl;
@@ -365,8 +360,8 @@ int predict_command(std::span<const std::string> arguments)
     say_on_interruption_of("predict", "Nothing is half-written; the same command begins anew.");
     cache_freed_memory();
 
-    // The jobs, and the models of the first one. Whether these are of grids is guessed from the output's name, so that what is wrong whatever the model is
-    // is said before one is read.
+    // Returns the jobs, and the models of the first one. The output's name suggests whether these are models of grids,
+    // so that errors that do not depend on the model are found before one is read.
     const auto begin = [&] {
         const bool looks_like_grids = std::filesystem::path(options.output).extension() == ".vti";
         auto work = jobs(options, looks_like_grids);
@@ -400,13 +395,13 @@ int predict_command(std::span<const std::string> arguments)
         if (options.prediction.with_forces && world.rank() == 0) warn_of_missing(options, values, models.front());
         std::vector<PredictedInput> rows;
         std::vector<std::filesystem::path> unusable;
-        std::map<std::string, std::vector<std::filesystem::path>> without_forces;  // by the reason
+        std::map<std::string, std::vector<std::filesystem::path>> without_forces;  // inputs by the reason
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
             if (work.size() > 1)
-                say_on_interruption_of("predict", std::to_string(i - unusable.size()) + " of " + std::to_string(work.size()) + " inputs are predicted, in " +
-                                                      options.output + ". Go on with " + input.string() +
-                                                      (i + 1 < work.size() ? " and those after it." : ", the last one."));
+                say_on_interruption_of("predict",
+                                       fmt::format("{} of {} inputs are predicted, in {}. Go on with {}{}", i - unusable.size(), work.size(), options.output,
+                                                   input.string(), i + 1 < work.size() ? " and those after it." : ", the last one."));
             if (part_of_file(output) != part) {
                 part = part_of_file(output);
                 models = make_predictors(options, part);
@@ -425,7 +420,7 @@ int predict_command(std::span<const std::string> arguments)
                     row.forces = predict_file(models, input, output, how, world);
             } catch (const UnusableInput& error) {
                 if (work.size() == 1) return fail_on_all_ranks(world, error.what(), error.exit_code());
-                if (world.rank() == 0) warn("predict", std::string(error.what()) + " " + input.string() + " is left out.");
+                if (world.rank() == 0) warn("predict", fmt::format("{} {} is left out.", error.what(), input.string()));
                 unusable.push_back(input);
                 row.output.clear();
                 row.note = error.what();
@@ -441,12 +436,12 @@ int predict_command(std::span<const std::string> arguments)
             const MadeFolders folders(options.csv);
             write_file_atomically(options.csv, to_csv(rows, {told.begin(), told.end()}));
         }
-        for (const auto& [why, inputs] : without_forces) warn("predict", some_of(inputs) + ": no drag and lift: " + why + ".");
+        for (const auto& [why, inputs] : without_forces) warn("predict", fmt::format("{}: no drag and lift: {}.", some_of(inputs), why));
         if (options.json && world.rank() == 0) print_json(to_json(rows, models));
         if (unusable.empty()) return exit_code::ok;
         return fail_on_all_ranks(world,
-                                 std::to_string(unusable.size()) + " of " + std::to_string(work.size()) + " inputs could not be predicted: " +
-                                     names_of(unusable) + (unusable.size() < work.size() ? ". The others are in " + options.output + "." : "."),
+                                 fmt::format("{} of {} inputs could not be predicted: {}{}", unusable.size(), work.size(), names_of(unusable),
+                                             unusable.size() < work.size() ? fmt::format(". The others are in {}.", options.output) : "."),
                                  exit_code::input);
     };
     return run_on_ranks(options.ranks, "predict", arguments, verify, body, options.device);

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard prepare: the cases of a training run -> shards and the store that training reads.
+// meshard prepare: cuts the cases of a training run into shards and stores what training reads.
 #include "apps/console/text_table.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/settings/training_config.h"
@@ -9,6 +8,7 @@
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
@@ -18,7 +18,7 @@
 namespace meshard {
 namespace {
 
-const volatile std::sig_atomic_t no_prepare_stop = 0;  // an interruption ends the program at once: cases that are complete stay
+const volatile std::sig_atomic_t no_prepare_stop = 0;  // an interruption ends the program; complete cases stay
 
 struct PrepareArguments {
     std::string config;
@@ -50,13 +50,14 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
     return true;
 }
 
-/// Ranks over which training will spread a case.
+/// Returns the number of ranks over which training will spread a case.
 std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArguments& options, int num_ranks)
 {
     if (config.num_domain_ranks > 0 || config.data.num_parts > 0) return std::max<std::int64_t>(1, config.num_domain_ranks);
     if (options.num_training_ranks == 0 && config.num_data_groups > num_ranks) {
-        throw UsageError("parallel.data is " + std::to_string(config.num_data_groups) +
-                         ", and data.parts is auto: each case is cut for the ranks that will share it. Say with --ranks how many ranks will train.");
+        throw UsageError(fmt::format(
+            "parallel.data is {}, and data.parts is auto: each case is cut for the ranks that will share it. Say with --ranks how many ranks will train.",
+            config.num_data_groups));
     }
     return mesh_shape(config, options.num_training_ranks > 0 ? options.num_training_ranks : num_ranks)[1];
 }
@@ -83,10 +84,7 @@ nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& co
         for (std::int64_t c = 0; c < cases.train.channels()[f]; ++c, ++channel) {
             const auto mean = normalizer.mean[channel].item<double>(), deviation = normalizer.std[channel].item<double>();
             json["fields"][name].push_back({{"mean", mean}, {"std", deviation}});
-            char texts[2][32];
-            std::snprintf(texts[0], sizeof texts[0], "%.6g", mean);
-            std::snprintf(texts[1], sizeof texts[1], "%.6g", deviation);
-            table.add_row({c == 0 ? name : "", std::to_string(c), texts[0], texts[1]});
+            table.add_row({c == 0 ? name : "", std::to_string(c), number_text(mean), number_text(deviation)});
         }
     }
     if (options.json) return json;
@@ -125,7 +123,7 @@ int prepare_command(std::span<const std::string> arguments)
             for (std::size_t part = 0; part < config.num_parts(); ++part) {
                 const auto of_part = config.of_part(part);
                 const auto prepared = prepare_cases(of_part, cases.of_part(part), preparation, device_mesh, at::kCPU, log, no_prepare_stop);
-                prepared.figures(of_part.data, device_mesh->all());  // for the check of a run's data
+                prepared.figures(of_part.data, device_mesh->all());  // the figures are stored for the check of the data
                 const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
                 if (world.rank() != 0) continue;
                 if (part > 0 && !options.json) std::cout << "\nVolumes:\n";

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard probe: does a model shard? Runs it serially and sharded, and compares.
+// meshard probe: runs a model serially and sharded, and compares.
 #include "apps/bench/probe.h"
 #include "apps/console/text_table.h"
 #include "apps/devices/rank_device.h"
@@ -9,6 +8,7 @@
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -51,31 +51,31 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
     for (const auto value : parse_numbers(options.dims, "--shard")) {
         const auto dim = static_cast<std::int64_t>(value);
         if (value < 0 || value > 64 || static_cast<double>(dim) != value)
-            throw UsageError("--shard " + options.dims + ": expected whole numbers from 0 on, one or two.");
+            throw UsageError(fmt::format("--shard {}: expected whole numbers from 0 on, one or two.", options.dims));
         request.dims.push_back(dim);
     }
     if (request.dims.empty() || request.dims.size() > 2 || (request.dims.size() == 2 && request.dims[0] == request.dims[1])) {
-        throw UsageError("--shard " + options.dims + ": expected one dimension, or two different ones.");
+        throw UsageError(fmt::format("--shard {}: expected one dimension, or two different ones.", options.dims));
     }
     if (!options.shares.empty()) {
         request.shares = parse_numbers(options.shares, "--uneven");
         double sum = 0;
         for (const auto share : request.shares) {
-            if (share < 0) throw UsageError("--uneven " + options.shares + ": a share is negative.");
+            if (share < 0) throw UsageError(fmt::format("--uneven {}: a share is negative.", options.shares));
             sum += share;
         }
-        if (sum <= 0) throw UsageError("--uneven " + options.shares + ": the shares add up to nothing.");
+        if (sum <= 0) throw UsageError(fmt::format("--uneven {}: the shares add up to nothing.", options.shares));
     }
     return true;
 }
 
-/// Where the shares are as many as the ranks of an axis they apply to it.
+/// Throws unless there is one share for each rank of an axis of the mesh.
 void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>& mesh_shape)
 {
     const auto count = static_cast<std::int64_t>(options.request.shares.size());
     if (count > 0 && std::find(mesh_shape.begin(), mesh_shape.end(), count) == mesh_shape.end()) {
-        throw UsageError("--uneven " + options.shares + " has " + std::to_string(count) + " shares for " + std::to_string(mesh_shape[0]) + " ranks" +
-                         (mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : "") + ". Give one a rank.");
+        throw UsageError(fmt::format("--uneven {} has {} shares for {} ranks{}. Give one a rank.", options.shares, count, mesh_shape[0],
+                                     mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : ""));
     }
 }
 

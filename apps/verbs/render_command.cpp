@@ -18,7 +18,7 @@ namespace meshard {
 
 namespace {
 
-/// The merged mesh of a shards folder, with the part of each cell (or point of a cloud) as `PartitionId`.
+/// Merges the shards of a folder into one mesh, with the part of each cell (or point of a cloud) as `PartitionId`.
 Mesh merged_with_parts(const std::filesystem::path& folder, PieceCheck check)
 {
     const std::vector<Subdomain> subdomains = load_subdomains(folder, check);

@@ -17,7 +17,7 @@ namespace meshard {
 
 namespace {
 
-// The earlier owner of each row of the whole.
+// Returns the earlier part of each row of the merged mesh.
 std::vector<std::int32_t> owners_in(std::span<const Subdomain> subdomains, std::int64_t num_rows)
 {
     std::vector<std::int32_t> owners(num_rows, 0);

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard report: runs -> one page that says whether to trust them.
+// meshard report: writes one page on runs that shows whether to trust them.
 #include "apps/devices/rank_device.h"
 #include "apps/learning/report/case_evaluation.h"
 #include "apps/learning/report/report.h"
@@ -80,7 +79,7 @@ int report_command(std::span<const std::string> arguments)
         }
     };
     const auto body = [&](World& world) {
-        verify(world.size());  // ranks of a launcher get here without it
+        verify(world.size());  // a launcher's ranks come here without this check
         const auto folder = std::filesystem::absolute(options.output);
         const auto of_runs =
             write_report({{options.runs.begin(), options.runs.end()}, options.places, options.cases, options.planes, options.orient}, folder, world);

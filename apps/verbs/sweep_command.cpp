@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// meshard sweep: one configuration -> runs of it with other settings, folds and seeds, and a table that compares them.
+// meshard sweep: trains one configuration with other settings, folds and seeds, and compares the runs in a table.
 #include "apps/console/text_table.h"
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/sweep/child_program.h"
@@ -13,6 +12,7 @@
 #include "partition/error.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <array>
 #include <chrono>
@@ -33,7 +33,7 @@ struct SweepArguments {
     std::int64_t num_folds = 0;
     std::int64_t num_seeds = 1;
     std::string budget;
-    double seconds = 0;  // 0: any
+    double seconds = 0;  // 0: no limit
     std::string output;
     std::string device;
     LocalRanks ranks;
@@ -74,14 +74,15 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     for (const auto& word : grid) options.grid.push_back(grid_key(word));
     for (std::size_t i = 0; i < options.grid.size(); ++i) {
         for (std::size_t k = 0; k < i; ++k) {
-            if (options.grid[i].key == options.grid[k].key) throw UsageError("--grid names " + options.grid[i].key + " twice. Give all its values at once.");
+            if (options.grid[i].key == options.grid[k].key)
+                throw UsageError(fmt::format("--grid names {} twice. Give all its values at once.", options.grid[i].key));
         }
     }
     if (!options.budget.empty()) options.seconds = seconds_of(options.budget);
     return true;
 }
 
-/// A list of texts as YAML has it.
+/// Writes a list of texts in YAML.
 std::string yaml_list(const std::vector<std::string>& texts)
 {
     std::string list;
@@ -100,18 +101,20 @@ std::string content_of(const std::filesystem::path& file)
     return text.str();
 }
 
-/// Refuses a folder of another sweep: one whose runs another configuration, other settings, folds or cases have made.
+/// Records the sweep in its folder. Throws if the folder has another sweep's runs, with another configuration, other
+/// settings, folds or cases.
 void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& runs, const std::filesystem::path& folder)
 {
-    std::string text = "config: " + options.config + "\n" + content_of(options.config) + "\n";
-    for (const auto& word : options.overrides) text += "setting: " + word + "\n";
-    text += "folds: " + std::to_string(options.num_folds) + "\n";
+    std::string text = fmt::format("config: {}\n{}\n", options.config, content_of(options.config));
+    for (const auto& word : options.overrides) text += fmt::format("setting: {}\n", word);
+    text += fmt::format("folds: {}\n", options.num_folds);
     for (const auto& run : runs) {
-        if (run.seed == runs.front().seed && run.point == runs.front().point) text += "val: " + yaml_list(run.val) + ", train: " + yaml_list(run.train) + "\n";
+        if (run.seed == runs.front().seed && run.point == runs.front().point)
+            text += fmt::format("val: {}, train: {}\n", yaml_list(run.val), yaml_list(run.train));
     }
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    if (error) throw IoError("the folder of the sweep, " + folder.string() + ", cannot be made: " + error.message() + ". Choose another with -o.");
+    if (error) throw IoError(fmt::format("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.", folder.string(), error.message()));
     const auto record = folder / "sweep.txt";
     if (!std::filesystem::exists(record)) {
         if (!std::filesystem::is_empty(folder)) throw UsageError(folder.string() + " holds files, and no sweep. Name a new folder with -o.");
@@ -122,14 +125,14 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
     }
 }
 
-/// Whether a word of the command line sets or drops the split, which is a sweep's own in each of its runs.
+/// Returns whether a word of the command line sets or removes the split, which the sweep itself chooses in each run.
 bool is_of_split(const std::string& word)
 {
     return word.starts_with("data.split") || word.starts_with("~data.split");
 }
 
-/// Of `meshard train`, for a run that is new or goes on.
-/// @param minutes   after which it ends and can be gone on with; 0: any
+/// Returns the words of `meshard train` that begin or continue a run.
+/// @param minutes   time after which the run stops and can be continued; 0: no limit
 std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run, bool has_split, const std::filesystem::path& folder, double minutes)
 {
     std::vector<std::string> words{"train"};
@@ -149,7 +152,8 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
         const bool says_shards = std::ranges::any_of(options.overrides, [](const auto& word) { return word.starts_with("data.shards="); });
         if (!says_shards) words.push_back("data.shards=" + (folder / "shards").string());
     }
-    if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));  // a run that goes on had another limit
+    // A continued run had another limit.
+    if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));
     if (!options.device.empty()) words.insert(words.end(), {"--device", options.device});
     if (options.ranks.number > 0) words.insert(words.end(), {"--nproc", std::to_string(options.ranks.number)});
     if (options.ranks.oversubscribes) words.emplace_back("--oversubscribe");
@@ -187,14 +191,15 @@ int sweep_command(std::span<const std::string> arguments)
     check_local_ranks(options.ranks);
     const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
-    for (const auto& one : options.grid) {  // a value that no run can take is refused before the first
+    for (const auto& one : options.grid) {  // a value that no run can take is an error before the first run
         for (const auto& value : one.values) {
             auto words = options.overrides;
             words.push_back(one.key + "=" + value);
             training_config(read_training_settings(options.config, words));
         }
     }
-    std::vector<std::string> without_split;  // words of the command line may replace the file's split, which each run has to drop all the same
+    // Words of the command line may replace the file's split, which each run must remove nevertheless.
+    std::vector<std::string> without_split;
     std::ranges::copy_if(options.overrides, std::back_inserter(without_split), [](const auto& word) { return !is_of_split(word); });
     const auto of_file = read_training_settings(options.config, without_split);
     const bool has_split = std::ranges::any_of(of_file.all(), [](const auto& one) { return one.path.starts_with("data.split."); });
@@ -210,7 +215,7 @@ int sweep_command(std::span<const std::string> arguments)
     const auto folder = std::filesystem::absolute(options.output).lexically_normal();
     claim_folder(options, runs, folder);
     const auto lock = FileLock::try_acquire(folder);
-    if (!lock) throw IoError("another process works on the sweep " + folder.string() + ". Wait for its end.");
+    if (!lock) throw IoError(fmt::format("another process works on the sweep {}. Wait for its end.", folder.string()));
 
     const auto start = std::chrono::steady_clock::now();
     const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
@@ -229,7 +234,7 @@ int sweep_command(std::span<const std::string> arguments)
             const auto left = options.seconds - seconds();
             has_reached_time_limit = has_reached_time_limit || (options.seconds > 0 && left <= 0);
             if (has_reached_time_limit) continue;
-            const auto own = config.training.max_minutes;  // which a run may have besides
+            const auto own = config.training.max_minutes;  // the configuration may limit a run, too
             auto minutes = options.seconds > 0 ? std::max(0.01, left / 60) : own;
             if (own > 0) minutes = std::min(minutes, own);
             auto log = dir;
@@ -243,7 +248,7 @@ int sweep_command(std::span<const std::string> arguments)
             if (one.state == "failed") {
                 has_failed = true;
                 std::cerr << "meshard sweep: warning: " << one.run.name << " has ended with " << code << ": " << last_line_of(log) << std::endl;
-                if (code == exit_code::usage || code == exit_code::input) throw Error("a run was refused; its messages are in " + log.string() + ".");
+                if (code == exit_code::usage || code == exit_code::input) throw Error(fmt::format("a run was refused; its messages are in {}.", log.string()));
             }
         } else {
             one.state = "done";

@@ -16,6 +16,7 @@
 #include "io/bytes/interruption.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -87,7 +88,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     if (!options.device.empty()) {
         for (const auto& word : words) {
             if (word.starts_with("device=") && word != "device=" + options.device)
-                throw UsageError("--device " + options.device + " and " + word + " contradict each other. Leave one out.");
+                throw UsageError(fmt::format("--device {} and {} contradict each other. Leave one out.", options.device, word));
         }
         options.overrides.push_back("device=" + options.device);
     }
@@ -102,7 +103,7 @@ std::string command_line(std::span<const std::string> arguments)
     return command + "\n";
 }
 
-/// Keys of the file that do not count, because the command line names another model than theirs.
+/// Prints the keys of the file that are not used, because the command line names another model than theirs.
 void say_dropped(const std::vector<std::string>& keys, const std::string& model)
 {
     if (keys.empty()) return;
@@ -116,8 +117,8 @@ void write_records(const TrainArguments& options, std::span<const std::string> a
 {
     write_file_atomically(dir / "command.txt", command_line(arguments));
     write_run_settings(dir, settings);
-    std::string versions = "meshard " + program_version() + "\n";
-    for (const auto& [name, version] : library_versions()) versions += name + " " + version + "\n";
+    std::string versions = fmt::format("meshard {}\n", program_version());
+    for (const auto& [name, version] : library_versions()) versions += fmt::format("{} {}\n", name, version);
     write_file_atomically(dir / "version.txt", versions);
     std::ostringstream config;
     config << std::ifstream(options.config).rdbuf();
@@ -144,7 +145,7 @@ bool has_trained(const std::filesystem::path& dir)
     return false;
 }
 
-/// Removes what a process that was killed had begun to write. Called by the holder of the folder's lock.
+/// Removes files that a killed process had begun to write. The caller holds the folder's lock.
 void remove_half_written(const std::filesystem::path& dir)
 {
     for (const auto& folder : {dir, dir / "checkpoints"}) {
@@ -153,15 +154,17 @@ void remove_half_written(const std::filesystem::path& dir)
         for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
             if (entry.is_regular_file(error) && entry.path().filename().string().find(".partial") != std::string::npos) found.push_back(entry.path());
         }
-        for (const auto& path : found) std::filesystem::remove(path, error);  // what stays is in nobody's way
+        for (const auto& path : found) std::filesystem::remove(path, error);  // files that cannot be removed do no harm
     }
 }
 
-/// Makes and locks a run's folder: no other process can train into it while this object exists. Files of an earlier run are removed or refused.
+/// Makes and locks a run's folder: no other process can train into it while this object exists. Files of an earlier run
+/// are removed or refused.
 class RunFolder {
 public:
-    /// @param removes   what an earlier run left; else that is only refused
-    /// @throws IoError if it cannot be written, another process trains into it, or it has a run that is neither resumed nor overwritten.
+    /// @param removes   whether an earlier run's files are removed, or only checked
+    /// @throws IoError if it cannot be written, another process trains into it, or it has a run that is neither resumed
+    ///         nor overwritten.
     RunFolder(const TrainArguments& options, const std::filesystem::path& dir, bool removes) : lock_(made_and_locked(options, dir))
     {
         if (options.resume.empty()) replace(options, dir, removes);
@@ -175,11 +178,11 @@ private:
         std::error_code error;
         std::filesystem::create_directories(dir, error);
         if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
-            throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") +
-                          ". Choose another output_dir.");
+            throw IoError(
+                fmt::format("the run's folder {} cannot be made or written{}. Choose another output_dir.", dir.string(), error ? ": " + error.message() : ""));
         }
         auto lock = FileLock::try_acquire(dir);
-        if (!lock) throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
+        if (!lock) throw IoError(fmt::format("the run {} is being trained by another process. Wait for its end, or choose another run_id.", dir.string()));
         return std::move(*lock);
     }
 
@@ -187,9 +190,9 @@ private:
     {
         if (!options.overwrite && has_trained(dir)) {
             const bool can_go_on = std::filesystem::exists(dir / "checkpoints" / "last.safetensors");
-            throw IoError("the run " + dir.string() +
-                          (can_go_on ? " exists. Continue it (--resume " + dir.string() + "), replace" : " exists, with steps but no checkpoint. Replace") +
-                          " it (--overwrite), or choose another run_id.");
+            throw IoError(
+                fmt::format("the run {} exists{} it (--overwrite), or choose another run_id.", dir.string(),
+                            can_go_on ? fmt::format(". Continue it (--resume {}), replace", dir.string()) : ", with steps but no checkpoint. Replace"));
         }
         if (!removes) return;
         if (!options.overwrite && std::filesystem::exists(dir / "metrics.jsonl"))
@@ -202,7 +205,8 @@ private:
             return;
         }
         std::error_code leads_nowhere;
-        for (const auto& entry : std::filesystem::directory_iterator(checkpoints, leads_nowhere)) std::filesystem::remove_all(entry);  // the link stays
+        // The link itself stays.
+        for (const auto& entry : std::filesystem::directory_iterator(checkpoints, leads_nowhere)) std::filesystem::remove_all(entry);
     }
 
     FileLock lock_;
@@ -221,7 +225,7 @@ int train_command(std::span<const std::string> arguments)
     const bool is_changed = !options.overrides.empty();
     if (!options.resume.empty()) {
         options.config = (std::filesystem::path(options.resume) / "resolved_config.yaml").string();
-        // The folder may have been moved: uses its current path.
+        // The folder may have been moved, so its current path is used.
         const auto dir = std::filesystem::absolute(options.resume).lexically_normal();
         const auto named = dir.filename().empty() ? dir.parent_path() : dir;
         options.overrides.insert(options.overrides.begin(), {"run_id=" + named.filename().string(), "output_dir=" + named.parent_path().string()});
@@ -242,8 +246,10 @@ int train_command(std::span<const std::string> arguments)
     add_facts(settings.facts());
     add_facts(cases.facts());
     cache_freed_memory();
-    say_on_interruption_of("train", "Cases that are cut and stored stay in " + config.data.shards.string() + "; the same command goes on with the others.");
-    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also for the ranks started here
+    say_on_interruption_of("train",
+                           fmt::format("Cases that are cut and stored stay in {}; the same command goes on with the others.", config.data.shards.string()));
+    // Ranks that are started here inherit the variable.
+    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);
 
     const bool is_trial = options.validate || options.print_plan;
     const auto verify = [&](int num_ranks) {
@@ -274,7 +280,9 @@ int train_command(std::span<const std::string> arguments)
                                   options.profile_steps,   before_first_step, after_last_step,    options.accepts_data};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
-    std::signal(SIGPIPE, SIG_IGN);  // a reader of the messages (`| tee run.log`) may be ended first by the same Ctrl-C; the checkpoint must still be written
+    // A reader of the messages (`| tee run.log`) may be ended first by the same Ctrl-C; the checkpoint must still be
+    // written.
+    std::signal(SIGPIPE, SIG_IGN);
     return run_on_ranks(options.ranks, "train", arguments, verify, body, config.device);
 }
 
