@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's headers bring an fmt of their own, but its libraries do not export it: what `fmt::format` calls is compiled here, once.
-#define FMT_HEADER_ONLY
-#include <fmt/core.h>
+// LibTorch's headers bring an fmt of their own, but its libraries do not export it: what its headers only declare is
+// compiled here, once, and its templates for char are instantiated.
+#include <fmt/format-inl.h>
 
-namespace meshard {
+FMT_BEGIN_NAMESPACE
+namespace detail {
 
-extern std::string (*const compose)(fmt::string_view, fmt::format_args);
-std::string (*const compose)(fmt::string_view, fmt::format_args) = fmt::vformat;
+template dragonbox::decimal_fp<float> dragonbox::to_decimal(float) noexcept;
+template dragonbox::decimal_fp<double> dragonbox::to_decimal(double) noexcept;
+template thousands_sep_result<char> thousands_sep_impl(locale_ref);
+template char decimal_point_impl(locale_ref);
+template void buffer<char>::append(const char*, const char*);
 
-}  // namespace meshard
+}  // namespace detail
+FMT_END_NAMESPACE
