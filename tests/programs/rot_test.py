@@ -170,19 +170,16 @@ class RottenRun(Rot):
         return result, arrays_of(self.folder / "again/car/checkpoints/last.safetensors") if result.code == 0 else None
 
     def test_weights_and_their_description_are_refused(self):
-        self.assert_refused_or_same(self.checkpoint, self.predicted, ["best.safetensors"], 60, 55)
+        self.assert_refused_or_same(self.checkpoint, self.predicted, ["best.safetensors"], 20, 18)
         header, _ = header_of(self.checkpoint)
         size = len(self.checkpoint.read_bytes()) - sum(entry["data_offsets"][1] - entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__")
         whole = self.checkpoint.read_bytes()
-        for offset in range(8, size, max(1, size // 60)):   # the header alone
+        expected = self.predicted()[1]
+        for offset in range(8, size, max(1, size // 30)):   # the header alone
             flip(self.checkpoint, offset)
             result, content = self.predicted()
-            self.assertTrue(result.code == 3 or content == self.expected(whole), f"byte {offset}\n{result}")
+            self.assertTrue(result.code == 3 or content == expected, f"byte {offset}\n{result}")
             self.checkpoint.write_bytes(whole)
-
-    def expected(self, whole):
-        self.checkpoint.write_bytes(whole)
-        return self.predicted()[1]
 
     def test_checkpoint_is_refused_by_every_verb(self):
         header, data = header_of(self.last)
@@ -214,7 +211,7 @@ class RottenRun(Rot):
 
     def test_settings_are_refused_or_mean_the_same(self):
         path = self.run / "resolved_config.yaml"
-        self.assert_refused_or_same(path, self.predicted, ["resolved_config.yaml"], 60, 50, code=(2, 3))
+        self.assert_refused_or_same(path, self.predicted, ["resolved_config.yaml"], 30, 25, code=(2, 3))
         whole = path.read_text()
         path.write_text(whole.replace("seed: 0", "seed: 1").replace("lr: 0.001", "lr: 0.002"))
         for words in (("predict", "runs/car", "body.vtp", "-o", "out.vtp"), ("evaluate", "runs/car", "test"), ("train", "--resume", "runs/car")):
@@ -309,12 +306,13 @@ class RottenStore(Rot):
         names = self.names(folder)
         self.assertEqual(names, ["case.json", "figures.json", "hashes.u64", "measures.f32", "part_0000.rows", "part_0001.rows"])
         whole = {name: (folder / name).read_bytes() for name in names}
-        for words in self.SAMPLINGS:
+        for k, words in enumerate(self.SAMPLINGS):
             expected = self.trained(words)
             self.assert_good(expected[0])
             for name in names:
-                for i, offset in enumerate(offsets_in(folder / name, 5)):
-                    flip(folder / name, offset, 1 << i)
+                offsets = offsets_in(folder / name, 10)
+                for i, offset in enumerate(offsets[k % 5::5]):   # all ten in the five samplings
+                    flip(folder / name, offset, 1 << (k + i) % 7)
                     result, arrays = self.trained(words)
                     if result.code == 0:
                         self.assertEqual(arrays, expected[1], f"{words}: byte {offset} of {name}")
