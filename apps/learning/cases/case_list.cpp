@@ -25,7 +25,8 @@ namespace {
 
 using Row = std::map<std::string, std::string>;
 
-/// A pattern of the configuration, relative to `root`. Only the pattern's own part is one: `root` may be called `runs [a]`.
+/// A file pattern of the configuration, relative to `root`. Stars and brackets in `root` itself have no special
+/// meaning.
 struct CasePattern {
     std::filesystem::path root;
     std::string pattern;
@@ -35,7 +36,8 @@ struct CasePattern {
     std::vector<std::filesystem::path> files() const { return files_matching(root, pattern); }
 };
 
-/// What the last `*` of `pattern` stands for in a file that matches it.
+/// Returns what the last `*` of `pattern` stands for in the name of `file`; if it does not match, the name without
+/// extension.
 std::string last_wildcard(const CasePattern& pattern, const std::filesystem::path& file)
 {
     std::string path = file.string();
@@ -73,7 +75,8 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     return rows;
 }
 
-/// Values of a line (RFC 4180, without line breaks in values): without the blanks around them, or as they stand between quotes, where "" is a quote.
+/// Splits a line into values (RFC 4180, without line breaks in values). Blanks around a value are dropped; between
+/// quotes all is kept, and "" is a quote.
 /// @param where   begins messages
 std::vector<std::string> comma_separated(const std::string& line, const std::string& where)
 {
@@ -104,7 +107,7 @@ std::vector<std::string> comma_separated(const std::string& line, const std::str
         }
         values.push_back(std::move(value));
         if (at == line.size()) return values;
-        ++at;  // the comma
+        ++at;
     }
 }
 
@@ -112,7 +115,7 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
 {
     std::string line;
     std::getline(stream, line);
-    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // a byte order mark, as spreadsheets write
+    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
     const auto where = [&](std::size_t number) { return "case table " + path.string() + ", line " + std::to_string(number); };
     const auto names = comma_separated(line, where(1));
     std::vector<Row> rows;
@@ -139,7 +142,7 @@ std::vector<Row> read_table_rows(const std::filesystem::path& path)
     return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
 }
 
-/// Of files with one row each, whose case is what the pattern's last `*` stands for.
+/// Reads the files that match; each has one row, and its id is what the pattern's last `*` stands for.
 std::map<std::string, Row> read_case_files(const CasePattern& pattern)
 {
     const auto files = pattern.files();
@@ -155,7 +158,8 @@ std::map<std::string, Row> read_case_files(const CasePattern& pattern)
     return table;
 }
 
-/// The rows of all tables of the configuration, by case id. Of a column that two tables have the first one counts.
+/// Reads the rows of all tables of the configuration, by case id. If two tables have the same column, the first one
+/// counts.
 std::map<std::string, Row> read_case_tables(const DataConfig& data)
 {
     std::map<std::string, Row> all;
@@ -185,7 +189,7 @@ const std::string& column_of(const CaseSource& source, const std::string& column
                        (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
-/// By what the pattern's last `*` stands for, or the one file of a pattern without.
+/// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
 /// @param named   the pattern, in messages
 std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& pattern, const std::string& named)
 {
@@ -215,7 +219,7 @@ std::filesystem::path wall_of(const CaseSource& source, const std::map<std::stri
     return found->second;
 }
 
-/// Tells cases the file of their volume, and removes those that have none. Returns how many cases have only one of the two.
+/// Sets the cases' volumes and removes the cases that have none. Returns how many cases have only one of the two.
 std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volume)
 {
     const CasePattern pattern{volume.root, volume.files};
@@ -269,7 +273,7 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
     return parts;
 }
 
-/// Indices of cases by what an entry of a manifest may be: an id, a file, or a folder that holds files of cases, below the root.
+/// Finds the cases that an entry of a manifest names by an id, a file, or a folder of files, below the root.
 class NamesOfCases {
 public:
     NamesOfCases(const std::vector<CaseSource>& cases, const std::filesystem::path& root) : root_(root)
@@ -347,7 +351,7 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
     return parts;
 }
 
-/// All cases of one set.
+/// Finds all cases of one set.
 std::vector<CaseSource> find_files(const DataConfig& data)
 {
     if (!std::filesystem::is_directory(data.root)) {
@@ -377,7 +381,7 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     return cases;
 }
 
-/// Ids of the table that its column puts into a split, without a file.
+/// Lists the ids that the table's split column puts into a split, and that have no file.
 std::vector<std::string> rows_without_file(const std::vector<CaseSource>& cases, const DataConfig& data)
 {
     std::set<std::string> ids;
@@ -410,7 +414,7 @@ void find_walls_of(CaseLists& lists, const DataConfig& data)
     }
 }
 
-/// Of several sets: split set by set, but for lists of ids, which name cases of all.
+/// Finds and splits the cases set by set; lists of ids are the exception, since they name cases of all sets.
 CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
 {
     CaseLists all;

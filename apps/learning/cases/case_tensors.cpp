@@ -28,7 +28,7 @@ const char* group_of(const DataConfig& data)
 
 using RowIds = std::span<const std::int64_t>;
 
-/// The first rows of an array, (rows, components), float32.
+/// Converts the first rows of an array to float32: (rows, components).
 at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where)
 {
     const auto num_rows = static_cast<std::int64_t>(rows.size());
@@ -79,7 +79,7 @@ void require_one_length(const CaseFrame& frame, const std::string& where, const 
     throw InvalidInput(where + ": data.inputs has " + input + ", and the points are divided by three different lengths. Give one length.");
 }
 
-/// Over the ground, divided by the case's length, (rows, 1).
+/// Computes heights over the ground, divided by the case's length: (rows, 1).
 at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
     require_one_length(frame, where, "height, a distance");
@@ -94,7 +94,7 @@ at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const 
     return tensor;
 }
 
-/// Where places lie between the sides of the case's box, -1 to 1 along each axis; 0 along one without extent. (rows, 3)
+/// Computes places in the case's box, -1 to 1 along each axis, 0 along an axis without extent: (rows, 3).
 at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
     const auto places = row_places(mesh, rows, data.on_cells, where);
@@ -107,7 +107,7 @@ at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, 
     return tensor;
 }
 
-/// Divided by the case's length, (rows, 1).
+/// Reads distances from the mesh's array and divides them by the case's length: (rows, 1).
 at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
     require_one_length(frame, where, "sdf, a distance");
@@ -125,7 +125,7 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
     return tensor;
 }
 
-/// Numbers separated by commas; none if the text is anything else.
+/// Parses numbers separated by commas; returns none if the text is anything else.
 std::vector<double> numbers_in(const std::string& text)
 {
     std::vector<double> numbers;
@@ -142,7 +142,7 @@ std::vector<double> numbers_in(const std::string& text)
     }
 }
 
-/// The tensors of a case that are there.
+/// Lists the defined tensors of a case.
 std::vector<at::Tensor*> tensors_of(CaseTensors& example)
 {
     std::vector<at::Tensor*> tensors{&example.inputs.embedding, &example.inputs.positions, &example.inputs.constants,
@@ -151,7 +151,7 @@ std::vector<at::Tensor*> tensors_of(CaseTensors& example)
     return tensors;
 }
 
-/// The same case with `move` applied to this rank's part of each tensor.
+/// Applies `move` to this rank's part of each tensor.
 template <class Move>
 CaseTensors moved(CaseTensors example, const Move& move)
 {
@@ -202,7 +202,8 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     const auto size = std::hypot(config.up[0], config.up[1], config.up[2]);
     for (int c = 0; c < 3; ++c) {
         frame.up[c] = config.up[c] / size;
-        frame.ground += std::min(frame.up[c] * bounds[2 * c], frame.up[c] * bounds[2 * c + 1]);  // of the box's lowest corner
+        // The box's corner that is lowest along `up` gives the ground.
+        frame.ground += std::min(frame.up[c] * bounds[2 * c], frame.up[c] * bounds[2 * c + 1]);
     }
     if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
@@ -296,13 +297,13 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, std::int64_t num_ranks)
 {
     const auto num_parts = static_cast<std::int32_t>(rows_of_parts.size());
-    std::vector<std::int64_t> ends;  // rows up to and with each part
+    std::vector<std::int64_t> ends;  // number of rows up to the end of each part
     std::int64_t total = 0;
     for (const auto rows : rows_of_parts) ends.push_back(total += rows);
     std::vector<std::int32_t> firsts(num_ranks + 1, num_parts);
     firsts[0] = 0;
     for (std::int64_t rank = 1; rank < num_ranks; ++rank) {
-        // The boundary between parts that is nearest to an equal share, one part a rank where there are enough.
+        // A run ends at the boundary that is nearest to an equal share, but each rank gets a part if there are enough.
         const auto share = total * rank / num_ranks;
         auto first = firsts[rank - 1];
         const auto spare = static_cast<std::int32_t>(num_ranks - rank);
@@ -324,7 +325,8 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
                                         [&](const auto& array) { return array.name == field.from && array.group == group_of(data); });
         if (found == manifest.arrays.end()) {
             const auto subdomain = load_subdomain(shards, manifest, 0);
-            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));  // names the nearest
+            // This throws and names the nearest array.
+            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
             throw InvalidInput(where + " has no " + group_of(data) + " array '" + field.from + "'.");
         }
         channels.push_back(found->num_components);

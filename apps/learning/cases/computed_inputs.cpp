@@ -24,9 +24,10 @@ std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
     return on_cells ? mesh.cell_data : mesh.point_data;
 }
 
-constexpr double kOnTheWall = 1e-7;  // share of its size: nearer places are on it, and rounding would say which way it is
+// Places nearer to the wall than this share of its size count as on it, since rounding would decide their direction.
+constexpr double kOnTheWall = 1e-7;
 
-/// Longest edge of the wall's box.
+/// Returns the longest edge of the wall's box.
 double size_of(const Wall& wall)
 {
     double size = 0;
@@ -41,7 +42,7 @@ double size_of(const Wall& wall)
     return size;
 }
 
-/// (n, 3)
+/// Views the values as a tensor (n, 3).
 template <class T>
 at::Tensor as_tensor(std::vector<T>& values)
 {
@@ -129,7 +130,7 @@ void add_point_normals(Mesh& mesh, const std::string& named, const std::string& 
         throw InvalidInput(where + " has no point array '" + named +
                            "', and normals can only be computed of polygons. Name the array with data.normals, or set data.inputs=[points].");
     }
-    Mesh surface;  // without its arrays, which the geometry would copy
+    Mesh surface;  // has no arrays, since the geometry would copy them
     surface.kind = mesh.kind;
     surface.points = mesh.points;
     surface.cells = mesh.cells;

@@ -13,7 +13,7 @@
 namespace meshard {
 namespace {
 
-/// The powers of the quantities whose product, times `factor`, a kind is measured by; and whether p_inf is subtracted first.
+/// The scale of a kind of fields: `factor` times a product of powers of quantities. Some kinds subtract p_inf first.
 struct Measure {
     double factor = 1;
     std::map<std::string, int> powers = {};
@@ -30,7 +30,8 @@ std::string pressure_kind(const DataConfig& data)
 Measure measure_of(const DataConfig& data, std::string_view kind)
 {
     const auto is_said = [&](const char* name) { return data.reference.contains(name) || data.reference_columns.contains(name); };
-    // Kinematic pressures are above a reference of the solver's own, which is seldom said; of pressures in Pa it must be, absolute or not.
+    // Kinematic pressures refer to the solver's own zero, so p_inf may be missing; pressures in Pa may be absolute, so
+    // they need it.
     if (kind == "kinematic") return {.factor = 0.5, .powers = {{"U_inf", 2}}, .is_above_p_inf = is_said("p_inf")};
     if (kind == "static") return {.factor = 0.5, .powers = {{"rho", 1}, {"U_inf", 2}}, .is_above_p_inf = true};
     if (kind == "stress") {

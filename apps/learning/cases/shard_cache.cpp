@@ -23,7 +23,7 @@
 namespace meshard {
 namespace {
 
-/// To be raised when the same source and settings would be cut or stored in another way.
+/// This version must be raised when the same source and settings would be cut or stored in another way.
 constexpr int kCutVersion = 1;
 constexpr const char* kImbalance = "1.03";  // the default of MetisOptions
 
@@ -46,14 +46,14 @@ bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
     } catch (const UnknownVersion&) {
         throw;
     } catch (const IoError&) {
-        return false;  // damaged: made anew
+        return false;  // a damaged folder is made anew
     }
 }
 
-/// Takes over what earlier versions have cut, which had one folder for each case and number of parts.
+/// Renames a folder of earlier versions, which had one for each case and number of parts. Returns false if none fits.
 bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
 {
-    if (!cache.computed.description().empty()) return false;  // they had none of that
+    if (!cache.computed.description().empty()) return false;  // earlier versions did not compute inputs
     const auto former = cache.folder / (source.id + "_in_" + std::to_string(cache.num_parts));
     if (!is_complete(former, cache) || read_manifest(former).info.source_hash != hash_text(hash)) return false;
     std::filesystem::rename(former, unfinished);
@@ -70,7 +70,7 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
 {
     auto mesh = read_mesh(source.file);
     if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
-    static std::once_flag is_said;  // of the first of many cases
+    static std::once_flag is_said;  // the warning is given for the first of many cases only
     if (const auto size = size_of_small_parts(cache.num_parts, mesh.num_rows(), cache.folder); !size.empty())
         std::call_once(is_said, [&] { deliver_read_warnings({"data.parts: case " + source.id + ", and each of its size: " + size}, {}); });
     const auto graph = mesh_graph(mesh);

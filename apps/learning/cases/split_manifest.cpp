@@ -44,7 +44,7 @@ std::vector<std::string> read_text_list(const std::filesystem::path& path)
     return names;
 }
 
-/// Of a file a part.
+/// Reads one file a part.
 Lists read_text_lists(const std::filesystem::path& pattern)
 {
     Lists lists;
@@ -72,7 +72,7 @@ std::vector<std::string> list_of(const nlohmann::json& entries, const std::strin
     return names;
 }
 
-/// The lists and the families of lists of a manifest.
+/// Names the lists and the families of lists of a manifest.
 std::vector<std::string> names_in(const nlohmann::json& content)
 {
     std::vector<std::string> names;

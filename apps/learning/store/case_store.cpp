@@ -30,17 +30,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// To be raised when the same shards and settings would be stored in another way.
+/// This version must be raised when the same shards and settings would be stored in another way.
 constexpr int kStoreVersion = 3;
 constexpr const char* kPageHashes = "hashes.u64";
 
-/// All that the rows depend on. The name of the shards' folder stands for the source's content and the cut.
+/// Hashes all that the stored rows depend on. The name of the shards' folder stands for the source's content and the
+/// cut.
 std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
 {
     auto settings = to_json(store.data);
     for (const char* name : {"sampling_resolution", "sampling", "constants", "time", "encoding", "encoding_frequencies", "encoding_scales", "targets",
                              "reference", "vector_deviation"})
-        settings.erase(name);  // of these nothing is stored
+        settings.erase(name);  // these settings do not change what is stored
     const auto text = "version " + std::to_string(kStoreVersion) + "\nshards " + shards.filename().string() + "\nsettings " + settings.dump() + "\ntable " +
                       nlohmann::json(source.columns).dump() + "\n";
     return hash_text(xxh64_of_text(text)).substr(std::string_view("xxh64:").size());
@@ -121,18 +122,19 @@ bool is_complete(const std::filesystem::path& folder, const std::string& key)
     } catch (const UnknownVersion&) {
         throw;
     } catch (const IoError&) {
-        return false;  // damaged: made anew
+        return false;  // a damaged case is stored anew
     }
 }
 
-/// The rows of a part in the order in which they are stored, and the memory that they are in.
+/// Holds the rows of a part in the order in which they are stored.
 struct OrderedRows {
     std::vector<std::int64_t> ids;
     std::vector<std::int32_t> order;
     std::vector<float> values;
     std::vector<std::int64_t> block_begins;
 
-    /// @param told   (rows, C)   @param target   (rows, T), of rows with these ids
+    /// @param told     (rows, C), the inputs of the rows `of_rows`
+    /// @param target   (rows, T), the targets of the same rows
     OrderedRows(const StoredOrder& stored_order, std::span<const std::int64_t> of_rows, const at::Tensor& told, const at::Tensor& target)
         : ids(of_rows.size()), order(of_rows.size())
     {
@@ -172,7 +174,7 @@ void widen(std::vector<double>& lowest, std::vector<double>& highest, const at::
     }
 }
 
-/// Writes the file of measures, if rows have some.
+/// Writes the file of measures, unless the rows have none.
 StoredMeasures write_measures(const RowMeasures& measures, const StoredOrder& order, const std::filesystem::path& file)
 {
     StoredMeasures stored{.kind = measures.kind, .mean = measures.mean, .hash = {}, .blocks = {}};

@@ -28,7 +28,7 @@ std::uint64_t whole_pages(std::uint64_t bytes)
     return (bytes + kPage - 1) / kPage * kPage;
 }
 
-/// Where each section begins, and where the last one ends.
+/// Returns where each section begins, and where the last one ends.
 std::array<std::uint64_t, 4> places_of(std::uint64_t num_rows, std::uint64_t num_columns)
 {
     const auto order = kPage + whole_pages(num_rows * sizeof(std::int64_t)), values = order + whole_pages(num_rows * sizeof(std::int32_t));
