@@ -77,7 +77,7 @@ struct CaseTensors {
     std::int64_t num_points = 0;         ///< on all ranks together
     PointInputs inputs;                  ///< (1, N, channels), (1, N, 3), (1, G) and (1)
     at::Tensor target;                   ///< (1, N, channels), in physical units
-    at::Tensor measures;                 ///< (1, N, 1): area or volume over the mean of the whole case; undefined if not needed
+    at::Tensor measures;                 ///< (1, N, 1): area or volume over the case's mean; undefined if not needed
     std::vector<std::int64_t> channels;  ///< number of channels of each field
 };
 

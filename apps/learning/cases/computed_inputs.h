@@ -56,7 +56,7 @@ struct ComputedInputs {
     bool directions = false;                     ///< adds directions to the wall
     std::string normals = {};                    ///< the array of normals that are turned together with the polygons
     Orient orient = Orient::AsIs;                ///< whether surfaces and walls are turned
-    std::string point_normals = {};              ///< a case's own array, used in place of computed normals; empty: no point normals
+    std::string point_normals = {};              ///< array of a case to use in place of computed normals; empty: none
 
     /// Returns one line that names all settings; empty if nothing is computed.
     std::string description() const;

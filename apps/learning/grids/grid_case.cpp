@@ -14,7 +14,7 @@
 namespace meshard {
 namespace {
 
-/// (N, components), float32.
+/// Converts an array to float32: (N, components).
 at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells, const std::string& where)
 {
     const auto num_components = array.num_components();
@@ -79,7 +79,8 @@ SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows
 {
     const auto num_ranks = domain->size(domain->axis("domain"));
     const auto rows_in_line = std::accumulate(extents.begin() + 1, extents.end(), std::int64_t{1}, std::multiplies<>());
-    const bool is_apart = extents[0] % rows_together != 0 || extents[0] / rows_together < num_ranks;  // then a cut goes anywhere
+    // Cuts go through groups of rows if there are too few groups for the ranks.
+    const bool is_apart = extents[0] % rows_together != 0 || extents[0] / rows_together < num_ranks;
     const auto block = is_apart ? 1 : rows_together;
     auto of_ranks = even_extents(extents[0] / block, num_ranks);
     for (auto& extent : of_ranks) extent *= block * rows_in_line;

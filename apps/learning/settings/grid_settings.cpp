@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-/// Keys below these have no meaning for grids, and why.
+/// A key that, with all keys below it, has no meaning for grids.
 struct RefusedKey {
     std::string_view path;
     std::string_view why;
@@ -49,7 +49,7 @@ bool is_below(std::string_view path, std::string_view key)
     return path == key || (path.starts_with(key) && path.size() > key.size() && path[key.size()] == '.');
 }
 
-/// Whether a setting says what holds without it, as files of settings that a run has written do.
+/// Whether a setting has its default value; files of settings that a run wrote also state defaults.
 bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
 {
     std::string text;
@@ -115,7 +115,7 @@ std::int64_t rows_together(const ModelConfig& model)
 
 void check_grid_model(const ModelConfig& model)
 {
-    // Grids of which nothing is known yet: any number of directions and rows that the model takes will do.
+    // The grids are not known yet, so it is enough that the model takes some number of directions and rows.
     std::exception_ptr error;
     for (const auto directions : find_model(model.name).directions) {
         try {

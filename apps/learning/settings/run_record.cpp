@@ -16,7 +16,7 @@
 namespace meshard {
 namespace {
 
-// Begins the first line: at the end it would be missing where the file was cut short, as in files of earlier versions.
+// The record is the first line, since a file that was cut short, like those of earlier versions, lacks a last one.
 constexpr std::string_view kBegin = "# meshard run ", kVersion = "1";
 
 std::filesystem::path file_in(const std::filesystem::path& run_dir)
@@ -28,7 +28,7 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 {
     if (text.starts_with('#') ? text.find("\n") == std::string_view::npos : text.find_first_not_of(" \n") == std::string_view::npos)
         throw IoError("run: " + path.string() + " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
-    if (!text.starts_with(kBegin)) return;  // of an earlier version
+    if (!text.starts_with(kBegin)) return;  // an earlier version wrote the file
     const auto end = text.find('\n');
     const auto record = text.substr(kBegin.size(), end - kBegin.size()), lines = text.substr(end + 1);
     const auto version = record.substr(0, record.find(' '));
@@ -55,7 +55,8 @@ Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const
     const auto file = MappedFile::open(path, "run");
     require_unchanged(path, file->text());
     std::vector<std::string> words(overrides.begin(), overrides.end());
-    // Runs of earlier versions name keys that are gone. One had no other value; the other changed training, which a run cannot go on with.
+    // Runs of earlier versions have keys that were removed: `logging.jsonl` had only one value;
+    // `training.force_weights` changed training, so such a run cannot be resumed.
     if (file->text().find("\n  jsonl: ") != std::string_view::npos) words.insert(words.begin(), "~logging.jsonl");
     if (!dropped && file->text().find("\n  force_weights: ") != std::string_view::npos) words.insert(words.begin(), "~training.force_weights");
     return read_training_settings(path, words, dropped);

@@ -42,7 +42,7 @@ bool is_one_of(const std::vector<std::string>& words, const std::string& word)
     return std::ranges::find(words, word) != words.end();
 }
 
-/// Whether the first segments of `pattern` fit `path`; `whole`: all of them.
+/// Whether the first segments of `pattern` fit `path`, or, with `whole`, all segments.
 bool fits(std::string_view pattern, const std::vector<std::string>& path, bool whole)
 {
     const auto segments = split(pattern, '.');
@@ -64,7 +64,7 @@ bool has_rules_below(std::span<const SettingRule> rules, const std::vector<std::
     return std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return fits(rule.path, path, false); });
 }
 
-/// Names that may stand below `path`.
+/// Returns the names that may stand below `path`.
 std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const std::vector<std::string>& path)
 {
     std::vector<std::string> names;
@@ -88,7 +88,7 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
     if (!nearest.empty()) {
         message += " Did you mean '" + prefix + nearest + "'?";
     } else {
-        // The name may be right and its place wrong: look for it among the last names of all keys.
+        // The name may be right at a wrong place, so it is looked up among the last names of all keys.
         for (const auto& rule : rules) {
             if (nearest.empty() && split(rule.path, '.').back() == name) nearest = rule.path;
         }
@@ -134,11 +134,12 @@ std::string expected(const SettingRule& rule)
     return text;
 }
 
-/// The same for numbers that are equal.
+/// Returns the shortest text of a number, so that equal numbers have the same text.
 std::string shortest_text(double number)
 {
     std::array<char, 32> digits;
-    char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), number + 0.0).ptr;  // + 0.0: of -0 that is 0
+    // + 0.0 turns -0 into 0.
+    char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), number + 0.0).ptr;
     return {digits.data(), end};
 }
 
@@ -169,7 +170,7 @@ void check(const SettingRule& rule, const Setting& setting)
         const auto nearest = nearest_name(value, words);
         refuse("'" + value + "'" + (nearest.empty() ? "" : " (did you mean '" + nearest + "'?)"));
     }
-    // A word stands alone where numbers may be many.
+    // Where a list of numbers may stand, a word may only stand alone.
     const bool is_word = setting.values.size() == 1 && is_one_of(words, setting.values[0]);
     const bool has_words = !is_text && std::ranges::any_of(setting.values, [&](const auto& value) { return is_one_of(words, value); });
     const bool is_short_or_long = rule.length > 0 && setting.values.size() != rule.length;
@@ -184,7 +185,8 @@ std::string place(const std::string& file, const YAML::Mark& mark)
 
 using TakeSetting = std::function<void(Setting)>;
 
-/// Visits the leaves of a YAML tree, but not what `is_removed` says of a dotted path. `source` is the file's name, or `command line`.
+/// Passes the leaves of a YAML tree to `take`, except at paths that `is_removed` accepts. `source` is the file's name,
+/// or `command line`.
 void walk(const YAML::Node& node, const std::vector<std::string>& path, const std::string& source, std::span<const SettingRule> rules,
           const std::function<bool(const std::string& path)>& is_removed, const TakeSetting& take)
 {
@@ -242,15 +244,15 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
     }
 }
 
-/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and
-/// null.
+/// Reads a text of the command line as it stands: in `output_dir=run #2: long` it has no comment and no group of keys.
+/// Quotes, lists, groups and null are read as in YAML.
 YAML::Node text_value(const std::string& word)
 {
     if (word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
     return YAML::Node(word);
 }
 
-/// A scalar as YAML reads it back as the same text.
+/// Quotes a scalar so that YAML reads it back as the same text.
 std::string quoted(const std::string& text)
 {
     const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos && text.front() != ' ' && text.back() != ' ' &&
@@ -278,7 +280,7 @@ std::optional<double> number_in(const std::string& text)
 
 void Settings::add(Setting setting)
 {
-    // `fields.p=x` and `fields.p.from=x` are two ways to say the same: the later one counts.
+    // `fields.p=x` and `fields.p.from=x` set the same, so the later one replaces the other.
     std::erase_if(settings_, [&](const Setting& known) { return known.path.starts_with(setting.path + ".") || setting.path.starts_with(known.path + "."); });
     for (auto& known : settings_) {
         if (known.path == setting.path) {
@@ -303,8 +305,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     if (!stream || !std::filesystem::is_regular_file(file)) {
         throw IoError("configuration " + file.string() + " cannot be read. Is the path right?");
     }
-    // What the command line removes from the file need not be known: its keys may belong to another model.
-    std::map<std::string, bool> removed;  // and whether there was such a key
+    // Keys that the command line removes from the file may be unknown, since they may belong to another model.
+    std::map<std::string, bool> removed;  // and whether the file has the key
     for (const auto& word : overrides) {
         if (word.starts_with('~')) removed.emplace(word.substr(1), false);
     }
@@ -482,7 +484,7 @@ std::string Settings::to_yaml(bool with_sources) const
 
 std::string value_text(const SettingRule& rule)
 {
-    constexpr double kCount = 1e9;  // which no count reaches: not worth saying
+    constexpr double kCount = 1e9;  // an upper bound that no count reaches is not worth showing
     auto shown = rule;
     if (shown.bounds.most >= kCount) shown.bounds.most = std::numeric_limits<double>::infinity();
     return expected(shown);

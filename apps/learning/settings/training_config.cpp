@@ -15,14 +15,15 @@
 namespace meshard {
 namespace {
 
-/// Of a checkpoint.
+/// Returns the kind that a checkpoint names.
 SamplingKind sampling_kind(const std::string& name)
 {
     const auto found = std::ranges::find(kSamplingKinds, name, &std::pair<std::string, SamplingKind>::first);
     return found == kSamplingKinds.end() ? SamplingKind::Uniform : found->second;
 }
 
-/// @param base   `data.split`, or that of a set
+/// Checks a split and completes its default.
+/// @param base   `data.split`, or the key of a set's split
 void complete_split(const Settings& settings, SplitConfig& split, const std::string& base)
 {
     if (!split.manifest.empty() && !split.column.empty()) throw UsageError(settings.where(base + ".manifest") + " and " + base + ".column exclude each other.");
@@ -53,7 +54,7 @@ void check_files(const Settings& settings, const std::string& files, const std::
     if (files.find('*') == std::string::npos) throw UsageError(settings.where(key) + " is '" + files + "'; it needs a * where the case's id stands.");
 }
 
-/// Several sets of cases in place of one.
+/// Checks several sets of cases and completes them from the common settings.
 void complete_sets(const Settings& settings, DataConfig& data)
 {
     for (auto& set : data.sets) {
@@ -80,8 +81,8 @@ void complete_sets(const Settings& settings, DataConfig& data)
         throw UsageError(settings.where("data.split.manifest") + " lies below one folder, and there are several data.sets: give each its own split.");
 }
 
-/// The surface whose distance `sdf` is.
-/// @param is_body   the model encodes it, whatever the points are told
+/// Checks the settings of the surface from which `sdf` is measured.
+/// @param is_body   whether the model encodes this surface, whatever the inputs are
 void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
 {
     const bool has_files = !data.wall.empty(), has_patches = settings.has("data.wall_patches");
@@ -121,7 +122,7 @@ double quantity_of(const std::string& name, const std::vector<std::string>& entr
 
 namespace {
 
-/// By what targets are divided.
+/// Checks the quantities by which targets are divided, and parses those that are numbers.
 void complete_scaling(const Settings& settings, DataConfig& data)
 {
     if (data.shares_deviation && std::none_of(data.fields.begin(), data.fields.end(), is_vector)) {
@@ -145,7 +146,7 @@ void complete_scaling(const Settings& settings, DataConfig& data)
     }
 }
 
-/// The free stream of `data.reference`.
+/// Takes the free stream from `data.reference`.
 void complete_forces(const Settings& settings, ForceSettings& forces)
 {
     if (const auto* velocity = settings.find("data.reference.U_inf")) forces.velocity = velocity->values;
@@ -162,7 +163,7 @@ void complete_forces(const Settings& settings, ForceSettings& forces)
     if (const auto* ambient = settings.find("data.reference.p_inf"); ambient && ambient->values.size() == 1) forces.ambient = ambient->values[0];
 }
 
-/// Height over ground, and what the model is told of places besides themselves.
+/// Checks the settings of heights over ground and of the encoding of places.
 void check_places(const Settings& settings, const DataConfig& data)
 {
     if (data.frame.ground != "bounds" && !number_in(data.frame.ground))
@@ -181,7 +182,7 @@ void check_fields(const DataConfig& data, const std::string& base)
     if (data.fields.empty()) throw UsageError(base + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
 }
 
-/// @param key   names the inputs
+/// @param key   the key of the inputs
 void check_inputs(const Settings& settings, const DataConfig& data, const std::string& key, const std::string& examples)
 {
     const std::set<std::string> different(data.inputs.begin(), data.inputs.end());
@@ -223,7 +224,7 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
     if (data.shards.empty()) data.shards = config.run_dir() / "shards";
 }
 
-/// The volume of cases whose surface is `surface`, or nothing where cases have one part.
+/// Returns the volume's settings of cases whose surface is `surface`, or nothing if cases have one part.
 std::optional<DataConfig> volume_config(const Settings& settings, const DataConfig& surface)
 {
     if (settings.names_below("data.volume").empty()) return {};
@@ -255,7 +256,7 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
     return volume;
 }
 
-/// What a model that takes a body cannot do, and what it must be told.
+/// Refuses settings that a model with a body does not support, and checks its inputs.
 void check_body_model(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto& entry = find_model(config.model.name);
@@ -276,7 +277,7 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
         refuse("training.augment", "is told the body, which does not turn with the points yet. Leave training.augment out.");
 }
 
-/// Of a text `points, normals`.
+/// Splits a text such as `points, normals`.
 std::vector<std::string> names_in(const std::string& text)
 {
     std::vector<std::string> names;
@@ -285,7 +286,7 @@ std::vector<std::string> names_in(const std::string& text)
     return names;
 }
 
-/// A number, true or false, a text, or a list of them.
+/// Parses a setting as a number, true or false, a text, or a list of these.
 nlohmann::json json_value(const Setting& setting)
 {
     const auto single = [](const std::string& text) {
@@ -298,7 +299,7 @@ nlohmann::json json_value(const Setting& setting)
     return list;
 }
 
-/// Refuses what adds in an order that depends on the number of ranks, in exact mode too.
+/// Refuses settings whose sums depend on the number of ranks even in exact mode.
 void require_exact(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto refuse = [&](std::string_view path, const std::string& why) {
@@ -371,10 +372,12 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     if (!stream.empty() && std::set<std::string>(stream.begin(), stream.end()).size() != 3) {
         throw UsageError(settings.where(path + "free_stream") + " must be three columns: the free stream's x, y and z.");
     }
-    // A scene that turns takes its free stream along: a model that is not told of it would see the same inputs with different answers.
+    // A scene that turns takes its free stream along; a model without the stream as an input would see equal inputs
+    // with different answers.
     const auto& velocity = config.forces.velocity;
     const auto axis = augmentation.mirror_axis;
-    const auto is_along = [&](const std::string& component) { return number_in(component) != 0.0; };  // of a column in some case, to be assumed
+    // A column may be nonzero in some case.
+    const auto is_along = [&](const std::string& component) { return number_in(component) != 0.0; };
     const bool mirrors_stream = velocity.size() == 3 ? axis >= 0 && is_along(velocity[axis]) : axis == 0;
     if (stream.empty() && (augmentation.rotation > 0 || mirrors_stream)) {
         throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
@@ -412,7 +415,7 @@ std::vector<SettingRule> training_rules(std::string_view model)
     config.add_keys(fixed);
     volume.add_volume_keys(of_volume);
     auto rules = fixed.rules(), rules_of_volume = of_volume.rules();
-    for (auto& rule : rules_of_volume) rule.fallback.clear();  // the surface gives it
+    for (auto& rule : rules_of_volume) rule.fallback.clear();  // the surface gives the default
     const auto insert_before_training = [&](const std::vector<SettingRule>& more) {
         const auto training = std::ranges::find_if(rules, [](const auto& rule) { return rule.path.starts_with("training."); });
         rules.insert(training, more.begin(), more.end());
@@ -504,7 +507,7 @@ nlohmann::json to_json(const DataConfig& data)
                                {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
                                {"sampling_resolution", data.num_sampled},
                                {"sampling", kSamplingKinds[static_cast<std::size_t>(data.sampling)].first}};
-    if (data.turns_outward) description["orient"] = "outward";  // where it is not said, surfaces are as they are
+    if (data.turns_outward) description["orient"] = "outward";  // a description without it keeps the surfaces
     return description;
 }
 
@@ -512,24 +515,25 @@ DataConfig data_config(const nlohmann::json& description)
 {
     DataConfig data;
     data.on_cells = description.at("association") == "cell";
-    data.is_grid = description.value("is_grid", false);  // not said by earlier versions, as `arrays`
+    data.is_grid = description.value("is_grid", false);  // earlier versions have neither this nor `arrays`
     data.arrays = description.value("arrays", std::vector<std::string>());
     for (const auto& field : description.at("fields")) data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
     data.inputs = names_in(description.at("inputs"));
-    data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // not said by earlier versions, which had none
+    data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // earlier versions had none
     data.normals = description.at("normals");
     data.turns_outward = description.value("orient", "as-is") == "outward";
     data.constants = description.at("constants").get<std::vector<std::string>>();
-    data.time = description.value("time", "");  // not said by earlier versions, which had none
+    data.time = description.value("time", "");  // earlier versions had none
     data.frame = {description.at("center"), description.at("length"), description.value("up", data.frame.up), description.value("ground", data.frame.ground)};
     data.distances = description.value("distances", "");
     data.encoding = {description.value("encoding", data.encoding.kind), description.value("encoding_frequencies", data.encoding.num_frequencies),
                      description.value("encoding_scales", data.encoding.scales)};
     data.nondimensional = description.value("targets", "") == "nondimensional";
     data.reference = description.value("reference", data.reference);
-    data.reference_columns = description.value("reference_columns", data.reference_columns);  // not said by earlier versions, which had none
+    // Earlier versions had no reference columns.
+    data.reference_columns = description.value("reference_columns", data.reference_columns);
     data.shares_deviation = description.value("vector_deviation", "") == "shared";
-    data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // not said by earlier versions, which took all points
+    data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // earlier versions took all points
     data.sampling = sampling_kind(description.value("sampling", "uniform"));
     return data;
 }

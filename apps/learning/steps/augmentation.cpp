@@ -28,7 +28,7 @@ Matrix product(const Matrix& a, const Matrix& b)
     return c;
 }
 
-/// About an axis by an angle (Rodrigues' formula).
+/// Returns the rotation about an axis by an angle in radians (Rodrigues' formula).
 Matrix rotation(const std::array<double, 3>& axis, double angle)
 {
     const auto size = std::hypot(axis[0], axis[1], axis[2]);
@@ -39,13 +39,13 @@ Matrix rotation(const std::array<double, 3>& axis, double angle)
              {z * x * d - y * s, z * y * d + x * s, c + z * z * d}}};
 }
 
-/// Channels of a tensor, (1, N) each, that are mapped one group after the other. Sums are written out, so that they are the same bits however many rows
-/// there are.
+/// The channels of a tensor, (1, N) each, which are mapped one group after the other. Sums are written out term by
+/// term, so that they have the same bits for any number of rows.
 class Channels {
 public:
     explicit Channels(const at::Tensor& values) : columns_(values.unbind(-1)) {}
 
-    /// Three channels become matrix times them.
+    /// Multiplies three channels by the matrix.
     void turn(std::int64_t first, const Matrix& matrix) { turn({first, first + 1, first + 2}, matrix); }
     void turn(const std::array<std::int64_t, 3>& places, const Matrix& matrix)
     {
@@ -60,7 +60,7 @@ public:
             columns_[places[i]] = sum.defined() ? sum : torch::zeros_like(old[0]);
         }
     }
-    /// Nine channels, a tensor row by row, become matrix times it times the matrix's transpose.
+    /// Multiplies nine channels, a tensor row by row, by the matrix from the left and its transpose from the right.
     void turn_tensor(std::int64_t first, const Matrix& matrix)
     {
         for (std::int64_t column = 0; column < 3; ++column) turn({first + column, first + 3 + column, first + 6 + column}, matrix);
@@ -77,7 +77,7 @@ private:
     std::vector<at::Tensor> columns_;
 };
 
-/// The same rows with `change` applied to this rank's channels.
+/// Applies `change` to this rank's channels.
 template <class Change>
 at::Tensor with_channels(const at::Tensor& tensor, const Change& change)
 {
@@ -98,7 +98,8 @@ SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<doub
     RandomNumbers numbers(xxh64_of_text("augmentation " + std::to_string(seed) + " " + std::to_string(epoch) + " " + case_id));
     const auto uniform = [&] { return static_cast<double>(numbers.next() >> 11) * 0x1p-53; };  // in [0, 1)
     SceneMap map;
-    // All are drawn whether they are used or not, so that a run with one of them more has the others' draws.
+    // All numbers are drawn whether they are used or not, so that turning on one variation leaves the others' draws
+    // unchanged.
     const auto chance = uniform(), turn = uniform();
     map.is_mirrored = augmentation.mirror_axis >= 0 && chance < augmentation.mirror_share;
     if (map.is_mirrored) map.matrix[augmentation.mirror_axis][augmentation.mirror_axis] = -1;

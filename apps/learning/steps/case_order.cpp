@@ -14,7 +14,8 @@ namespace meshard {
 
 namespace {
 
-constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15, kSetStride = 0xC2B2AE3D27D4EB4F;  // seeds of neighbouring epochs and sets must not be neighbours
+// Neighbouring epochs and sets need seeds that are far apart.
+constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15, kSetStride = 0xC2B2AE3D27D4EB4F;
 
 std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64_t seed)
 {
@@ -24,7 +25,7 @@ std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64
     return order;
 }
 
-/// They add up to 1; empty where sets have none.
+/// Returns the sets' shares, which add up to 1; empty if the sets have none.
 std::vector<double> shares_of(const std::vector<DataSetConfig>& sets)
 {
     double sum = 0;
@@ -36,7 +37,7 @@ std::vector<double> shares_of(const std::vector<DataSetConfig>& sets)
     return shares;
 }
 
-/// Whole numbers that add up to `total` and are as near to the shares of it as that goes, none below 1.
+/// Splits `total` into whole numbers of at least 1 that are as near to the shares as possible.
 std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int64_t total)
 {
     std::vector<std::int64_t> quotas;
@@ -103,7 +104,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     }
 }
 
-/// Case and its turn, where sets have shares.
+/// Returns each case of an epoch with its turn, if sets have shares.
 std::vector<std::pair<std::int64_t, std::int64_t>> CaseOrder::mixed(std::int64_t epoch) const
 {
     std::vector<std::pair<std::int64_t, std::int64_t>> drawn;

@@ -14,7 +14,8 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kShareOfCases = 4;  // of a device's free memory, or the host's: 1 / this for cases that stay there
+// Cases that stay in memory may take 1 / this of the free memory of a device or the host.
+constexpr std::int64_t kShareOfCases = 4;
 
 ChannelStatistics without_unit(const CaseSet& train, std::int64_t i, const std::map<std::string, FieldScaling>& scalings)
 {
@@ -86,7 +87,7 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, 
     auto val = loaded(lists.val, &train);
     auto test = loaded(lists.test, &train);
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), {}, of_inputs};
-    for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has none
+    for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has no shards
     return cases;
 }
 
