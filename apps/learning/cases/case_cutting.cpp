@@ -8,6 +8,7 @@
 #include "partition/error.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -128,7 +129,7 @@ std::string sentence(const Activity& activity, const std::vector<CaseSource>& ca
     const auto file = cases[activity.case_index].file.filename().string();
     const auto doing = static_cast<std::size_t>(activity.doing);
     if (activity.rank == own_rank) return own[doing] + file;
-    return "waiting for rank " + std::to_string(activity.rank) + ", which " + others[doing] + file;
+    return fmt::format("waiting for rank {}, which {}{}", activity.rank, others[doing], file);
 }
 
 /// Returns the sizes of the cases' files as the first rank sees them.
@@ -196,8 +197,8 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
     if (ranks.size() == 1) return {0};
     const std::array<std::int64_t, 1> draw{static_cast<std::int64_t>(std::random_device()())};
     const auto place = folder / "locks";
-    const auto prefix = "seen-" + std::to_string(ranks.all_gather_integers(draw).front().front()) + "-";
-    const auto mark = [&](int rank) { return place / (prefix + std::to_string(rank)); };
+    const auto number = ranks.all_gather_integers(draw).front().front();
+    const auto mark = [&](int rank) { return place / fmt::format("seen-{}-{}", number, rank); };
     std::error_code ignored;
     std::filesystem::create_directories(place, ignored);
     std::ofstream(mark(ranks.rank())).close();  // a rank whose write fails counts as alone

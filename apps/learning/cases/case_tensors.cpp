@@ -7,6 +7,7 @@
 #include "partition/mesh/surface_geometry.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -40,8 +41,8 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
         for (std::int64_t i = 0; i < num_rows * num_components; ++i) {
             out[i] = static_cast<float>(values[i]);
             if (std::isfinite(out[i])) continue;
-            throw InvalidInput(where + ": the array '" + array.name() + "' is " + (std::isnan(out[i]) ? "NaN" : "infinite") + " in row " +
-                               std::to_string(rows[i / num_components]) + ". Repair the case or leave it out.");
+            throw InvalidInput(fmt::format("{}: the array '{}' is {} in row {}. Repair the case or leave it out.", where, array.name(),
+                                           std::isnan(out[i]) ? "NaN" : "infinite", rows[i / num_components]));
         }
     });
     return tensor;
@@ -51,15 +52,15 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 {
     if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
         if (array->num_components() != 3)
-            throw InvalidInput(where + ": the array '" + data.normals + "' has " + std::to_string(array->num_components()) + " components; normals have 3.");
+            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; normals have 3.", where, data.normals, array->num_components()));
         return rows_of(*array, rows, where);
     }
     if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
     const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(where + " has no cell array '" + data.normals +
-                           "', and normals can only be computed of polygons. "
-                           "Name the array with data.normals, or set data.inputs=[points].");
+        throw InvalidInput(fmt::format("{} has no cell array '{}', and normals can only be computed of polygons. "
+                                       "Name the array with data.normals, or set data.inputs=[points].",
+                                       where, data.normals));
     }
     const auto areas = area_vectors(mesh);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
@@ -76,7 +77,7 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 void require_one_length(const CaseFrame& frame, const std::string& where, const std::string& input)
 {
     if (frame.lengths[0] == frame.lengths[1] && frame.lengths[0] == frame.lengths[2]) return;
-    throw InvalidInput(where + ": data.inputs has " + input + ", and the points are divided by three different lengths. Give one length.");
+    throw InvalidInput(fmt::format("{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.", where, input));
 }
 
 /// Computes heights over the ground, divided by the case's length: (rows, 1).
@@ -113,14 +114,13 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
     require_one_length(frame, where, "sdf, a distance");
     const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances, where, group_of(data));
     if (array.num_components() != 1)
-        throw InvalidInput(where + ": the array '" + array.name() + "' has " + std::to_string(array.num_components()) + " components; distances have 1.");
+        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(), array.num_components()));
     auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
         if (!std::isfinite(out[i]))
-            throw InvalidInput(where + ": the array '" + array.name() + "' is not finite in row " + std::to_string(rows[i]) +
-                               ". Repair the case or leave it out.");
+            throw InvalidInput(fmt::format("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where, array.name(), rows[i]));
     }
     return tensor;
 }
@@ -208,7 +208,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
         if (length > 0 && std::isfinite(length)) continue;
-        throw InvalidInput("case " + source.id + ": data.length is " + std::to_string(length) + "; the points are divided by it.");
+        throw InvalidInput(fmt::format("case {}: data.length is {:f}; the points are divided by it.", source.id, length));
     }
     return frame;
 }
@@ -327,7 +327,7 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
             const auto subdomain = load_subdomain(shards, manifest, 0);
             // This throws and names the nearest array.
             require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
-            throw InvalidInput(where + " has no " + group_of(data) + " array '" + field.from + "'.");
+            throw InvalidInput(fmt::format("{} has no {} array '{}'.", where, group_of(data), field.from));
         }
         channels.push_back(found->num_components);
     }

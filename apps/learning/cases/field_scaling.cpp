@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -79,8 +80,8 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         for (const auto& [name, power] : measure.powers) {
             const auto value = value_of(name);
             if (!(value > 0) || !std::isfinite(value)) {
-                throw InvalidInput(where + ": " + name + " is " + std::to_string(value) + ", and the field '" + data.fields[f].name +
-                                   "' is divided by it (data.targets=nondimensional). It must be above 0.");
+                throw InvalidInput(fmt::format("{}: {} is {:f}, and the field '{}' is divided by it (data.targets=nondimensional). It must be above 0.", where,
+                                               name, value, data.fields[f].name));
             }
             for (int i = 0; i < power; ++i) by *= value;
         }
@@ -98,8 +99,9 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         if (const auto columns = data.reference_columns.find(name); columns != data.reference_columns.end())
             return quantity_of(name, columns->second, [&](const std::string& column) { return source.number(column); });
         if (source.columns.contains(name)) return source.number(name);
-        throw InvalidInput("case " + source.id + ": data.targets is nondimensional, and " + name + " is not said. Give it with data.reference." + name +
-                           ", or as the column " + name + " of data.cases" + (name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));
+        throw InvalidInput(
+            fmt::format("case {0}: data.targets is nondimensional, and {1} is not said. Give it with data.reference.{1}, or as the column {1} of data.cases{2}",
+                        source.id, name, name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));
     });
 }
 

@@ -3,11 +3,11 @@
 
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 namespace meshard {
@@ -46,24 +46,19 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
     }
     // The arrays name the channels only if each has one component.
     if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;
-    while (static_cast<std::int64_t>(names.size()) < num_channels) names.push_back("input " + std::to_string(names.size() + 1));
+    while (static_cast<std::int64_t>(names.size()) < num_channels) names.push_back(fmt::format("input {}", names.size() + 1));
     names.resize(static_cast<std::size_t>(num_channels));
     names.insert(names.end(), data.constants.begin(), data.constants.end());
     if (!data.time.empty()) names.push_back(data.time);
-    while (names.size() < num_numbers) names.push_back("constant " + std::to_string(names.size() + 1 - static_cast<std::size_t>(num_channels)));
+    while (names.size() < num_numbers) names.push_back(fmt::format("constant {}", names.size() + 1 - static_cast<std::size_t>(num_channels)));
     return names;
 }
 
 std::string range_text(const std::string& name, double low, double high, double least, double most, double share)
 {
-    char text[256];
-    if (share < 0) {
-        std::snprintf(text, sizeof text, "%s is %.4g; in training it was %.4g to %.4g", name.c_str(), least, low, high);
-    } else {
-        std::snprintf(text, sizeof text, "%s goes from %.4g to %.4g; in training from %.4g to %.4g (%.2g %% of the points are beyond)", name.c_str(), least,
-                      most, low, high, 100 * share);
-    }
-    return text;
+    if (share < 0) return fmt::format("{} is {:.4g}; in training it was {:.4g} to {:.4g}", name, least, low, high);
+    return fmt::format("{} goes from {:.4g} to {:.4g}; in training from {:.4g} to {:.4g} ({:.2g} % of the points are beyond)", name, least, most, low, high,
+                       100 * share);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "partition/mesh/mesh_graph.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <string>
@@ -64,7 +65,7 @@ MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const s
     // The name holds the first rank's process id, since two runs may write the same output.
     const std::array<std::int64_t, 1> own_process{getpid()};
     const auto process = group.all_gather_integers(own_process)[0][0];
-    const auto folder = followed_links(output).parent_path() / ("." + output.filename().string() + ".parts-" + std::to_string(process));
+    const auto folder = followed_links(output).parent_path() / fmt::format(".{}.parts-{}", output.filename().string(), process);
     const TemporaryShards temporary(group.rank() == 0 ? folder : std::filesystem::path());
     if (group.rank() == 0) save_subdomains(folder, cut(whole, group.size(), num_ghost_layers), {});
     group.barrier();

@@ -7,6 +7,7 @@
 #include "io/source_files.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -53,8 +54,8 @@ SourceState state_of(const Files& files)
         struct stat status = {};
         if (::stat(file.c_str(), &status) != 0) throw IoError("hash_file: " + file.string() + " cannot be read.");
         if (status.st_mtim.tv_sec + 2 >= now) state.is_settled = false;
-        text += file.filename().string() + " " + std::to_string(status.st_size) + " " +
-                std::to_string(status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec) + " " + hash_text(sample_hash(file)) + "\n";
+        text += fmt::format("{} {} {} {}\n", file.filename().string(), status.st_size, status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec,
+                            hash_text(sample_hash(file)));
     }
     state.hash = xxh64_of_text(text);
     return state;
@@ -64,7 +65,7 @@ std::uint64_t whole_hash(const Files& files)
 {
     if (files.size() == 1) return xxh64_of_file(files.front());
     std::string text;
-    for (const auto& file : files) text += file.filename().string() + " " + hash_file(file) + "\n";
+    for (const auto& file : files) text += fmt::format("{} {}\n", file.filename().string(), hash_file(file));
     return xxh64_of_text(text);
 }
 

@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -71,7 +73,7 @@ EventFile::EventFile(const std::filesystem::path& folder)
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    path_ = folder / ("events.out.tfevents." + std::to_string(seconds) + "." + host.data() + "." + std::to_string(getpid()));
+    path_ = folder / fmt::format("events.out.tfevents.{}.{}.{}", seconds, host.data(), getpid());
     file_.open(path_, std::ios::binary);
     write(wall_time() + field(3, "brain.Event:2"));
 }

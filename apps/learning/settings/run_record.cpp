@@ -8,6 +8,8 @@
 #include "io/bytes/mapped_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -35,10 +37,9 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
     if (version != kVersion) throw UnknownVersion("run: " + path.string() + ", the settings of a run,", std::string(version), std::string(kVersion));
     const auto stated = record.substr(std::min(version.size() + 1, record.size()));
     if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated)
-        throw IoError("run: " + path.string() + " is damaged or was changed: its lines have the hash " + hash + ", and when it was written had " +
-                      std::string(stated) +
-                      ". Settings are changed by words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first "
-                      "line.");
+        throw IoError(fmt::format("run: {} is damaged or was changed: its lines have the hash {}, and when it was written had {}. Settings are changed by "
+                                  "words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first line.",
+                                  path.string(), hash, stated));
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 void write_run_settings(const std::filesystem::path& run_dir, const Settings& settings)
 {
     const auto lines = settings.to_yaml(true);
-    write_file_atomically(file_in(run_dir), std::string(kBegin) + std::string(kVersion) + " " + hash_text(xxh64_of_text(lines)) + "\n" + lines);
+    write_file_atomically(file_in(run_dir), fmt::format("{}{} {}\n{}", kBegin, kVersion, hash_text(xxh64_of_text(lines)), lines));
 }
 
 Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides, std::vector<std::string>* dropped)

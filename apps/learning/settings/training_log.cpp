@@ -5,8 +5,9 @@
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <sstream>
 #include <unistd.h>
@@ -98,12 +99,8 @@ void TrainingLog::say(const std::string& text)
 std::string duration_text(double seconds)
 {
     const auto whole = static_cast<long>(std::llround(std::max(0.0, seconds)));
-    char text[32];
-    if (whole < 3600)
-        std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
-    else
-        std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
-    return text;
+    if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 }  // namespace meshard
