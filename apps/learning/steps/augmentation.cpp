@@ -6,6 +6,7 @@
 #include "partition/random_numbers.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -95,7 +96,7 @@ std::int64_t index_in(const std::vector<std::string>& names, const std::string& 
 
 SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<double, 3>& up, std::int64_t seed, std::int64_t epoch, const std::string& case_id)
 {
-    RandomNumbers numbers(xxh64_of_text("augmentation " + std::to_string(seed) + " " + std::to_string(epoch) + " " + case_id));
+    RandomNumbers numbers(xxh64_of_text(fmt::format("augmentation {} {} {}", seed, epoch, case_id)));
     const auto uniform = [&] { return static_cast<double>(numbers.next() >> 11) * 0x1p-53; };  // in [0, 1)
     SceneMap map;
     // All numbers are drawn whether they are used or not, so that turning on one variation leaves the others' draws
@@ -159,13 +160,13 @@ void require_turnable(const DataConfig& data, std::span<const std::int64_t> chan
         const auto expected = is_vector(field) ? 3 : field.kind == "tensor" ? 9 : channels[f];
         const bool is_known = !field.kind.empty() || channels[f] == 1;
         if (is_known && channels[f] == expected) continue;
-        const auto what = "the field '" + field.name + "' has " + std::to_string(channels[f]) + " component(s)";
+        const auto what = fmt::format("the field '{}' has {} component(s)", field.name, channels[f]);
         if (is_known) {
-            throw InvalidInput("training.augment: " + what + ", and its kind is " + field.kind + ", which has " + std::to_string(expected) +
-                               ": how it turns is not known.");
+            throw InvalidInput(fmt::format("training.augment: {}, and its kind is {}, which has {}: how it turns is not known.", what, field.kind, expected));
         }
-        throw InvalidInput("training.augment: " + what + " and no kind: whether they turn with the scene is not known. Set data.fields." + field.name +
-                           ".kind to velocity, stress, vector, axial or tensor, or to scalar if they do not.");
+        throw InvalidInput(fmt::format("training.augment: {} and no kind: whether they turn with the scene is not known. Set data.fields.{}.kind "
+                                       "to velocity, stress, vector, axial or tensor, or to scalar if they do not.",
+                                       what, field.name));
     }
 }
 
@@ -174,11 +175,11 @@ void require_whole_body(const std::string& case_id, const std::array<double, 6>&
     constexpr double kTouches = 1e-3;  // share of the box by which a half body may reach over the plane
     const auto low = bounds[2 * axis], high = bounds[2 * axis + 1], reach = kTouches * (high - low);
     if (low < -reach && high > reach) return;
-    const std::string name(1, static_cast<char>('x' + axis));
-    throw InvalidInput("training.augment.mirror is " + name + ", and case " + case_id + " lies on one side of the plane " + name + " = 0, from " +
-                       std::to_string(low) + " to " + std::to_string(high) +
-                       ": half a body, whose mirror image no prediction ever sees. Leave mirror out, or, if it is a whole one, set "
-                       "training.augment.half_bodies=mirrored.");
+    const auto name = static_cast<char>('x' + axis);
+    throw InvalidInput(fmt::format("training.augment.mirror is {0}, and case {1} lies on one side of the plane {0} = 0, from {2:f} to {3:f}: "
+                                   "half a body, whose mirror image no prediction ever sees. Leave mirror out, or, if it is a whole one, set "
+                                   "training.augment.half_bodies=mirrored.",
+                                   name, case_id, low, high));
 }
 
 }  // namespace meshard

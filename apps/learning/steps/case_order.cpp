@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -83,7 +84,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     for (std::string text; std::getline(stream, text);) {
         ++number;
         const auto line = nlohmann::json::parse(text, nullptr, false);
-        const auto where = "training.order_file " + file_ + ", line " + std::to_string(number);
+        const auto where = fmt::format("training.order_file {}, line {}", file_, number);
         if (line.is_discarded()) throw IoError(where + " is no JSON.");
         if (!line.contains("order") || !line.contains("epoch")) continue;
         if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1)
@@ -98,7 +99,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
             order.push_back(i);
         }
         if (order.size() != cases.size()) {
-            throw InvalidInput(where + " orders " + std::to_string(order.size()) + " cases, and " + std::to_string(cases.size()) + " train.");
+            throw InvalidInput(fmt::format("{} orders {} cases, and {} train.", where, order.size(), cases.size()));
         }
         epochs_.push_back(std::move(order));
     }
@@ -153,8 +154,7 @@ std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
     }
     if (!file_.empty()) {
         if (epoch > static_cast<std::int64_t>(epochs_.size())) {
-            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) +
-                               " has no order.");
+            throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_, epochs_.size(), epoch));
         }
         return epochs_[epoch - 1];
     }

@@ -7,8 +7,9 @@
 #include "apps/learning/grids/grid_cases.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 namespace meshard {
@@ -98,17 +99,14 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
     const auto in_host = given ? static_cast<std::int64_t>(1e9 * *given) : room(at::kCPU);
     const auto on_device = device.is_cpu() ? 0 : given ? std::min(room(device), in_host) : room(device);
     const auto bytes = cases.num_bytes();
-    char text[200];
     if (bytes > std::max(on_device, in_host)) {
-        std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and %.3g may stay in memory (data.memory): each is read when it is its turn",
-                      static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9);
-        log.say(text);
+        log.say(fmt::format("the cases take {:.3g} GB a rank, and {:.3g} may stay in memory (data.memory): each is read when it is its turn",
+                            static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9));
         return;
     }
     for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(bytes <= on_device);
     if (device.is_cpu() || bytes <= on_device) return;
-    std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9);
-    log.say(text);
+    log.say(fmt::format("the cases take {:.3g} GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9));
 }
 
 ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings)

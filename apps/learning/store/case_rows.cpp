@@ -6,6 +6,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
@@ -52,8 +53,8 @@ RowFile open_part(const StoredCase& stored, std::int32_t part)
 
 IoError damaged(const StoredCase& stored, std::int32_t part, std::int64_t row)
 {
-    return IoError("store: " + (stored.folder / stored.parts[part].file).string() + " is damaged: row " + std::to_string(row) + " of " +
-                   std::to_string(stored.num_rows) + ". Remove its folder: it is made again from the case.");
+    return IoError(fmt::format("store: {} is damaged: row {} of {}. Remove its folder: it is made again from the case.",
+                               (stored.folder / stored.parts[part].file).string(), row, stored.num_rows));
 }
 
 /// A set of some of the numbers 0 ... `num_ids` - 1, as bits.

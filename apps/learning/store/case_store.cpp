@@ -13,11 +13,11 @@
 #include "partition/error.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <numeric>
@@ -42,8 +42,8 @@ std::string key_of(const CaseStore& store, const CaseSource& source, const std::
     for (const char* name : {"sampling_resolution", "sampling", "constants", "time", "encoding", "encoding_frequencies", "encoding_scales", "targets",
                              "reference", "vector_deviation"})
         settings.erase(name);  // these settings do not change what is stored
-    const auto text = "version " + std::to_string(kStoreVersion) + "\nshards " + shards.filename().string() + "\nsettings " + settings.dump() + "\ntable " +
-                      nlohmann::json(source.columns).dump() + "\n";
+    const auto text = fmt::format("version {}\nshards {}\nsettings {}\ntable {}\n", kStoreVersion, shards.filename().string(), settings.dump(),
+                                  nlohmann::json(source.columns).dump());
     return hash_text(xxh64_of_text(text)).substr(std::string_view("xxh64:").size());
 }
 
@@ -104,7 +104,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         if (json.value("has_page_hashes", false)) stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
         return stored;
     } catch (const nlohmann::json::exception& error) {
-        throw IoError("store: " + path.string() + " is damaged: " + error.what() + ". Remove its folder: it is made again from the case.");
+        throw IoError(fmt::format("store: {} is damaged: {}. Remove its folder: it is made again from the case.", path.string(), error.what()));
     }
 }
 
@@ -216,8 +216,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         statistics.add(target);
         widen(lowest, highest, told);
         const OrderedRows rows(order, ids, told, target);
-        char name[32];
-        std::snprintf(name, sizeof name, "part_%04d.rows", part);
+        const auto name = fmt::format("part_{:04}.rows", part);
         files.push_back(partial.path() / name);
         const auto num_bytes = write_row_file(files.back(), rows.view(told.size(1) + target.size(1)), key);
         parts.push_back({{"file", name},
@@ -284,8 +283,8 @@ bool try_store_case(const CaseStore& store, const CaseSource& source, const std:
         why = why_not_writable(folder);
     }
     if (!why.empty())
-        throw IoError("case " + source.id + " is not stored in " + folder.string() + ", and the folder cannot be written: " + why +
-                      ". Set data.store to another.");
+        throw IoError(
+            fmt::format("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.", source.id, folder.string(), why));
     const auto dir = folder_in(folder, source, key);
     return try_keep_folder(
         dir, [&] { return is_complete(dir, key); },
@@ -315,8 +314,8 @@ MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)
     const auto path = path_of(stored);
     file_ = MappedFile::open(path, "store");
     if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
-        throw IoError("store: " + path.string() + " is damaged: it has " + std::to_string(file_->bytes().size()) + " bytes, and should have " +
-                      std::to_string(stored.num_measure_bytes()) + ". Remove its folder: it is made again from the case.");
+        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is made again from the case.",
+                                  path.string(), file_->bytes().size(), stored.num_measure_bytes()));
     }
 }
 
