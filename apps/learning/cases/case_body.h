@@ -14,17 +14,17 @@
 
 namespace meshard {
 
-/// The surface in the coordinates of a case's points.
+/// Returns the wall's surface in the coordinates of a case's points.
 std::shared_ptr<const CaseBody> case_body(const Wall& wall, const CaseFrame& frame);
 
-/// Bodies of cases, by their ids. The last ones stay in memory, up to a gigabyte.
+/// Keeps the last bodies in memory, by their cases' ids, up to a gigabyte.
 class CaseBodies {
 public:
-    /// @param read   makes one that is not in memory
+    /// @param read   makes a body that is not in memory
     std::shared_ptr<const CaseBody> of(const std::string& id, const std::function<std::shared_ptr<const CaseBody>()>& read);
 
 private:
-    std::deque<std::pair<std::string, std::shared_ptr<const CaseBody>>> kept_;  // the last one that was read at the end
+    std::deque<std::pair<std::string, std::shared_ptr<const CaseBody>>> kept_;  // in the order in which they were read
     std::int64_t bytes_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "partition/error.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -29,12 +30,13 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kUnknown = std::numeric_limits<std::int64_t>::min();
 
-constexpr std::int64_t kNotBegun = 1;  // less than any activity
+// The code of a rank that has not begun; every activity's code is larger, and 0 means that the rank is done.
+constexpr std::int64_t kNotBegun = 1;
 
 enum class Doing { Checking, Cutting, Storing, Waiting };
 constexpr std::int64_t kNumDoings = 4;
 
-/// What a rank is at, as one number of which ranks can find the largest: 0 for nothing.
+/// What a rank is doing. The ranks find the largest code of all by a reduction.
 struct Activity {
     int rank = 0;
     Doing doing = Doing::Checking;
@@ -47,7 +49,8 @@ struct Activity {
     }
 };
 
-/// The cases that this rank has been dealt, one after the other, in a thread of its own: so that the rank can tell the others that it lives.
+/// Prepares the cases that this rank was dealt, one after the other, in a thread of its own, while the rank exchanges
+/// messages with the others.
 class Cutting {
 public:
     Cutting(const std::vector<CaseSource>& cases, const ShardCache& cache, const UseOfShards& use, int rank, std::deque<std::int64_t> own)
@@ -59,7 +62,7 @@ public:
     Cutting(const Cutting&) = delete;
     Cutting& operator=(const Cutting&) = delete;
 
-    /// 0 once all are there, or this rank was told to end early. @throws what went wrong.
+    /// Returns the code of the case in hand, or 0 once the thread has ended. @throws what the thread threw.
     std::int64_t activity()
     {
         if (done_.valid() && done_.wait_for(0s) == std::future_status::ready) done_.get();
@@ -73,14 +76,14 @@ public:
             std::this_thread::sleep_for(time);
     }
     void end_early() { ends_early_ = true; }
-    /// Once `activity` is 0: whether all own cases are there, and their hashes.
+    /// May be called once `activity` is 0: whether all own cases are prepared; `hashes` has their hashes.
     bool is_complete() const { return is_complete_; }
     const std::vector<std::int64_t>& hashes() const { return hashes_; }
 
 private:
     void run(std::deque<std::int64_t> left)
     {
-        std::size_t num_waiting = 0;  // cases in a row that other processes cut
+        std::size_t num_waiting = 0;  // cases in a row that other processes are cutting
         while (!left.empty() && !ends_early_) {
             const auto i = left.front();
             if (num_waiting < left.size()) {
@@ -100,7 +103,7 @@ private:
         }
         is_complete_ = left.empty();
     }
-    /// The shards, and what is made of them. False while another process is at it.
+    /// Prepares the shards and what `use_` makes of them. Returns false while another process does.
     bool try_prepare(std::int64_t i, std::uint64_t hash)
     {
         if (!try_prepare_shards(cases_[i], hash, cache_, [&] { is_at(Doing::Cutting, i); })) return false;
@@ -126,10 +129,10 @@ std::string sentence(const Activity& activity, const std::vector<CaseSource>& ca
     const auto file = cases[activity.case_index].file.filename().string();
     const auto doing = static_cast<std::size_t>(activity.doing);
     if (activity.rank == own_rank) return own[doing] + file;
-    return "waiting for rank " + std::to_string(activity.rank) + ", which " + others[doing] + file;
+    return fmt::format("waiting for rank {}, which {}{}", activity.rank, others[doing], file);
 }
 
-/// Sizes of the cases as the first rank sees them.
+/// Returns the sizes of the cases' files as the first rank sees them.
 std::vector<std::int64_t> sizes_of(const std::vector<CaseSource>& cases, const RankGroup& ranks)
 {
     auto sizes = at::zeros({static_cast<std::int64_t>(cases.size())}, at::kLong);
@@ -144,7 +147,8 @@ std::vector<std::int64_t> sizes_of(const std::vector<CaseSource>& cases, const R
     return {values, values + cases.size()};
 }
 
-/// One number a case, the same on every rank that knows it. @throws InvalidInput on every rank if two ranks know different ones.
+/// Joins the ranks' knowledge of one number a case. @throws InvalidInput on every rank if two ranks know different
+/// numbers.
 std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const RankGroup& ranks, const std::vector<CaseSource>& cases, const std::string& what)
 {
     const auto n = static_cast<std::int64_t>(known.size());
@@ -153,7 +157,8 @@ std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const R
     for (std::int64_t i = 0; i < n; ++i) {
         if (known[i] == kUnknown) continue;
         values[i] = known[i];
-        values[n + i] = ~known[i];  // the largest of these is the smallest of those
+        // The reduction finds the largest of these, which is the complement of the smallest number.
+        values[n + i] = ~known[i];
     }
     ranks.all_reduce(bounds, Reduction::Max);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -162,7 +167,7 @@ std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const R
     return {values, values + n};
 }
 
-/// What distinguishes cuts of the same case.
+/// Returns a hash that distinguishes different cuts of the same case.
 std::int64_t cut_hash(const std::filesystem::path& shards)
 {
     std::string text;
@@ -182,7 +187,7 @@ std::vector<int> deal_by_size(std::span<const std::int64_t> sizes, int num_ranks
     for (const auto i : order) {
         const auto least = std::ranges::min_element(loads);
         owners[i] = static_cast<int>(least - loads.begin());
-        *least += std::max<std::int64_t>(sizes[i], 1);  // empty ones are spread too
+        *least += std::max<std::int64_t>(sizes[i], 1);  // empty files are dealt evenly, too
     }
     return owners;
 }
@@ -192,11 +197,11 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
     if (ranks.size() == 1) return {0};
     const std::array<std::int64_t, 1> draw{static_cast<std::int64_t>(std::random_device()())};
     const auto place = folder / "locks";
-    const auto prefix = "seen-" + std::to_string(ranks.all_gather_integers(draw).front().front()) + "-";
-    const auto mark = [&](int rank) { return place / (prefix + std::to_string(rank)); };
+    const auto number = ranks.all_gather_integers(draw).front().front();
+    const auto mark = [&](int rank) { return place / fmt::format("seen-{}-{}", number, rank); };
     std::error_code ignored;
     std::filesystem::create_directories(place, ignored);
-    std::ofstream(mark(ranks.rank())).close();  // where this fails, the rank is alone
+    std::ofstream(mark(ranks.rank())).close();  // a rank whose write fails counts as alone
     ranks.barrier();
     int lowest = 0;
     while (lowest < ranks.rank() && !std::filesystem::exists(mark(lowest), ignored)) ++lowest;
@@ -224,7 +229,7 @@ std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& case
     }
     std::ranges::stable_sort(own, [&](std::int64_t a, std::int64_t b) { return sizes[a] > sizes[b]; });
 
-    // Every message shows that all ranks live, so that no wait is longer than a pause.
+    // Every message shows that all ranks live, so no rank waits longer than a pause for another.
     std::vector<std::int64_t> hashes;
     {
         Cutting cutting(cases, cache, use, ranks.rank(), std::move(own));

@@ -6,6 +6,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -17,7 +19,6 @@
 #include <random>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <utility>
 
 namespace meshard {
@@ -25,7 +26,8 @@ namespace {
 
 using Row = std::map<std::string, std::string>;
 
-/// A pattern of the configuration, relative to `root`. Only the pattern's own part is one: `root` may be called `runs [a]`.
+/// A file pattern of the configuration, relative to `root`. Stars and brackets in `root` itself have no special
+/// meaning.
 struct CasePattern {
     std::filesystem::path root;
     std::string pattern;
@@ -35,7 +37,8 @@ struct CasePattern {
     std::vector<std::filesystem::path> files() const { return files_matching(root, pattern); }
 };
 
-/// What the last `*` of `pattern` stands for in a file that matches it.
+/// Returns what the last `*` of `pattern` stands for in the name of `file`; if it does not match, the name without
+/// extension.
 std::string last_wildcard(const CasePattern& pattern, const std::filesystem::path& file)
 {
     std::string path = file.string();
@@ -60,7 +63,7 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     try {
         content = nlohmann::json::parse(stream);
     } catch (const nlohmann::json::exception& error) {
-        throw IoError("case table " + path.string() + " is no JSON: " + error.what());
+        throw IoError(fmt::format("case table {} is no JSON: {}", path.string(), error.what()));
     }
     const auto& list = content.is_object() && content.contains("cases") ? content["cases"] : content;
     if (!list.is_array()) throw IoError("case table " + path.string() + " must be a list of objects, or have one under `cases`.");
@@ -73,7 +76,8 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     return rows;
 }
 
-/// Values of a line (RFC 4180, without line breaks in values): without the blanks around them, or as they stand between quotes, where "" is a quote.
+/// Splits a line into values (RFC 4180, without line breaks in values). Blanks around a value are dropped; between
+/// quotes all is kept, and "" is a quote.
 /// @param where   begins messages
 std::vector<std::string> comma_separated(const std::string& line, const std::string& where)
 {
@@ -95,7 +99,7 @@ std::vector<std::string> comma_separated(const std::string& line, const std::str
             }
             at = std::min(line.find_first_not_of(blanks, at), line.size());
             if (!has_ended || (at < line.size() && line[at] != ','))
-                throw IoError(where + ": the quotes of value " + std::to_string(values.size() + 1) + " do not end before the next comma.");
+                throw IoError(fmt::format("{}: the quotes of value {} do not end before the next comma.", where, values.size() + 1));
         } else {
             const auto end = std::min(line.find(',', at), line.size());
             value = line.substr(at, end - at);
@@ -104,7 +108,7 @@ std::vector<std::string> comma_separated(const std::string& line, const std::str
         }
         values.push_back(std::move(value));
         if (at == line.size()) return values;
-        ++at;  // the comma
+        ++at;
     }
 }
 
@@ -112,16 +116,16 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
 {
     std::string line;
     std::getline(stream, line);
-    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // a byte order mark, as spreadsheets write
-    const auto where = [&](std::size_t number) { return "case table " + path.string() + ", line " + std::to_string(number); };
+    if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
+    const auto where = [&](std::size_t number) { return fmt::format("case table {}, line {}", path.string(), number); };
     const auto names = comma_separated(line, where(1));
     std::vector<Row> rows;
     for (std::size_t number = 2; std::getline(stream, line); ++number) {
         const auto words = comma_separated(line, where(number));
         if (words.empty()) continue;
         if (words.size() != names.size()) {
-            throw IoError(where(number) + ": " + std::to_string(words.size()) + " values under " + std::to_string(names.size()) +
-                          " names. Values with commas in them stand between quotes.");
+            throw IoError(
+                fmt::format("{}: {} values under {} names. Values with commas in them stand between quotes.", where(number), words.size(), names.size()));
         }
         Row row;
         for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
@@ -139,7 +143,7 @@ std::vector<Row> read_table_rows(const std::filesystem::path& path)
     return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
 }
 
-/// Of files with one row each, whose case is what the pattern's last `*` stands for.
+/// Reads the files that match; each has one row, and its id is what the pattern's last `*` stands for.
 std::map<std::string, Row> read_case_files(const CasePattern& pattern)
 {
     const auto files = pattern.files();
@@ -147,15 +151,15 @@ std::map<std::string, Row> read_case_files(const CasePattern& pattern)
     std::map<std::string, Row> table;
     for (const auto& file : files) {
         auto rows = read_table_rows(file);
-        if (rows.size() != 1)
-            throw IoError("case table " + file.string() + " has " + std::to_string(rows.size()) + " rows; expected one, since data.cases has a *.");
+        if (rows.size() != 1) throw IoError(fmt::format("case table {} has {} rows; expected one, since data.cases has a *.", file.string(), rows.size()));
         if (!table.emplace(last_wildcard(pattern, file), std::move(rows[0])).second)
-            throw InvalidInput("two case tables match " + pattern.text() + " with the id of " + file.string() + ".");
+            throw InvalidInput(fmt::format("two case tables match {} with the id of {}.", pattern.text(), file.string()));
     }
     return table;
 }
 
-/// The rows of all tables of the configuration, by case id. Of a column that two tables have the first one counts.
+/// Reads the rows of all tables of the configuration, by case id. If two tables have the same column, the first one
+/// counts.
 std::map<std::string, Row> read_case_tables(const DataConfig& data)
 {
     std::map<std::string, Row> all;
@@ -166,13 +170,6 @@ std::map<std::string, Row> read_case_tables(const DataConfig& data)
     return all;
 }
 
-std::string names_of(const std::map<std::string, std::string>& columns)
-{
-    std::string names;
-    for (const auto& [name, value] : columns) names += (names.empty() ? "" : ", ") + name;
-    return names;
-}
-
 const std::string& column_of(const CaseSource& source, const std::string& column)
 {
     const auto found = source.columns.find(column);
@@ -180,19 +177,19 @@ const std::string& column_of(const CaseSource& source, const std::string& column
     std::vector<std::string> names;
     for (const auto& [name, value] : source.columns) names.push_back(name);
     const auto nearest = nearest_name(column, names);
-    throw InvalidInput("case " + source.id + " has no column '" + column + "' in the case table" +
-                       (names.empty() ? " (it has no row there)." : ", which has " + names_of(source.columns) + ".") +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput(fmt::format("case {} has no column '{}' in the case table{}{}", source.id, column,
+                                   names.empty() ? " (it has no row there)." : fmt::format(", which has {}.", fmt::join(names, ", ")),
+                                   nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
-/// By what the pattern's last `*` stands for, or the one file of a pattern without.
+/// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
 /// @param named   the pattern, in messages
 std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& pattern, const std::string& named)
 {
     std::map<std::string, std::filesystem::path> files;
     for (const auto& file : pattern.files()) {
         const auto id = pattern.has_star() ? last_wildcard(pattern, file) : std::string();
-        if (!files.emplace(id, file).second) throw InvalidInput("two files match " + named + " with the id '" + id + "', one of them " + file.string() + ".");
+        if (!files.emplace(id, file).second) throw InvalidInput(fmt::format("two files match {} with the id '{}', one of them {}.", named, id, file.string()));
     }
     return files;
 }
@@ -209,13 +206,13 @@ std::filesystem::path wall_of(const CaseSource& source, const std::map<std::stri
     const bool is_one_for_all = data.wall.find('*') == std::string::npos;
     const auto found = walls.find(is_one_for_all ? "" : source.id);
     if (found == walls.end()) {
-        throw InvalidInput("case " + source.id + " has no surface: no file matches " + (data.root / data.wall).string() +
-                           " (data.wall) with its id. Add it, or leave the case out of data.split.");
+        throw InvalidInput(fmt::format("case {} has no surface: no file matches {} (data.wall) with its id. Add it, or leave the case out of data.split.",
+                                       source.id, (data.root / data.wall).string()));
     }
     return found->second;
 }
 
-/// Tells cases the file of their volume, and removes those that have none. Returns how many cases have only one of the two.
+/// Sets the cases' volumes and removes the cases that have none. Returns how many cases have only one of the two.
 std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volume)
 {
     const CasePattern pattern{volume.root, volume.files};
@@ -229,8 +226,8 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
         return false;
     });
     if (cases.empty())
-        throw InvalidInput("no case has both a surface and a volume: none of the " + std::to_string(volumes.size()) + " files of " + pattern.text() +
-                           " has the id of one of data.surface, e.g. '" + volumes.begin()->first + "'.");
+        throw InvalidInput(fmt::format("no case has both a surface and a volume: none of the {} files of {} has the id of one of data.surface, e.g. '{}'.",
+                                       volumes.size(), pattern.text(), volumes.begin()->first));
     return num_surfaces + std::ssize(volumes) - 2 * std::ssize(cases);
 }
 
@@ -242,7 +239,7 @@ Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& c
     for (const auto& source : cases) parts[column_of(source, column)].push_back(source);
     for (const auto& [name, members] : parts) {
         if (name != "train" && name != "val" && name != "test") {
-            throw InvalidInput("case " + members.front().id + ": column '" + column + "' says '" + name + "'; expected train, val or test.");
+            throw InvalidInput(fmt::format("case {}: column '{}' says '{}'; expected train, val or test.", members.front().id, column, name));
         }
     }
     return parts;
@@ -259,8 +256,8 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
             const auto found = std::find(ids.begin(), ids.end(), id);
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
-                throw InvalidInput("data.split." + part + " names case '" + id + "', which has no file." +
-                                   (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                throw InvalidInput(
+                    fmt::format("data.split.{} names case '{}', which has no file.{}", part, id, nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
             }
             if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
             parts[part].push_back(cases[found - ids.begin()]);
@@ -269,7 +266,7 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
     return parts;
 }
 
-/// Indices of cases by what an entry of a manifest may be: an id, a file, or a folder that holds files of cases, below the root.
+/// Finds the cases that an entry of a manifest names by an id, a file, or a folder of files, below the root.
 class NamesOfCases {
 public:
     NamesOfCases(const std::vector<CaseSource>& cases, const std::filesystem::path& root) : root_(root)
@@ -312,17 +309,17 @@ Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& 
                 const auto& id = cases[i].id;
                 const auto [before, is_new] = part_of.emplace(id, part);
                 if (!is_new)
-                    throw InvalidInput(where + " has case '" + id + "' " +
-                                       (before->second == part ? "twice in " + part : "in " + before->second + " and in " + part) + ".");
+                    throw InvalidInput(fmt::format("{} has case '{}' {}.", where, id,
+                                                   before->second == part ? "twice in " + part : fmt::format("in {} and in {}", before->second, part)));
                 parts[part].push_back(cases[i]);
             }
         }
     }
     if (!missing.empty()) {
         const auto nearest = nearest_name(missing.front(), ids);
-        throw InvalidInput(where + " names " + std::to_string(num_entries) + " cases, and of " + std::to_string(missing.size()) + " there is no file: '" +
-                           missing.front() + "'" + (missing.size() > 1 ? ", '" + missing[1] + "'" : "") + (missing.size() > 2 ? ", ..." : "") + "." +
-                           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?") + " Entries are ids, files or folders below data.root.");
+        throw InvalidInput(fmt::format("{} names {} cases, and of {} there is no file: '{}'{}{}.{} Entries are ids, files or folders below data.root.", where,
+                                       num_entries, missing.size(), missing.front(), missing.size() > 1 ? ", '" + missing[1] + "'" : "",
+                                       missing.size() > 2 ? ", ..." : "", nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
     }
     return parts;
 }
@@ -347,18 +344,18 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
     return parts;
 }
 
-/// All cases of one set.
+/// Finds all cases of one set.
 std::vector<CaseSource> find_files(const DataConfig& data)
 {
     if (!std::filesystem::is_directory(data.root)) {
         std::error_code error;
         const auto where = std::filesystem::absolute(data.root).lexically_normal();
         const auto is_link = std::filesystem::is_symlink(where, error);
-        throw IoError("data.root is " + data.root.string() + ", and " +
-                      (std::filesystem::exists(where, error) ? where.string() + " is no folder"
-                       : is_link ? where.string() + " is a link to " + std::filesystem::read_symlink(where, error).string() + ", which is not there"
-                                 : "there is no folder " + where.string()) +
-                      ". If the cases lie elsewhere now, add data.root=FOLDER.");
+        throw IoError(
+            fmt::format("data.root is {}, and {}. If the cases lie elsewhere now, add data.root=FOLDER.", data.root.string(),
+                        std::filesystem::exists(where, error) ? where.string() + " is no folder"
+                        : is_link ? fmt::format("{} is a link to {}, which is not there", where.string(), std::filesystem::read_symlink(where, error).string())
+                                  : "there is no folder " + where.string()));
     }
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
@@ -370,14 +367,14 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     for (const auto& file : files) {
         CaseSource source{last_wildcard(pattern, file), file, {}};
         if (!ids.insert(source.id).second)
-            throw InvalidInput("two files match " + pattern.text() + " with the id '" + source.id + "', one of them " + file.string() + ".");
+            throw InvalidInput(fmt::format("two files match {} with the id '{}', one of them {}.", pattern.text(), source.id, file.string()));
         if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
         cases.push_back(std::move(source));
     }
     return cases;
 }
 
-/// Ids of the table that its column puts into a split, without a file.
+/// Lists the ids that the table's split column puts into a split, and that have no file.
 std::vector<std::string> rows_without_file(const std::vector<CaseSource>& cases, const DataConfig& data)
 {
     std::set<std::string> ids;
@@ -410,7 +407,7 @@ void find_walls_of(CaseLists& lists, const DataConfig& data)
     }
 }
 
-/// Of several sets: split set by set, but for lists of ids, which name cases of all.
+/// Finds and splits the cases set by set; lists of ids are the exception, since they name cases of all sets.
 CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
 {
     CaseLists all;
@@ -459,7 +456,7 @@ double CaseSource::number(const std::string& column) const
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-        throw InvalidInput("case " + id + ": column '" + column + "' of the case table is '" + text + "'; expected a number.");
+        throw InvalidInput(fmt::format("case {}: column '{}' of the case table is '{}'; expected a number.", id, column, text));
     }
     return value;
 }
@@ -471,7 +468,7 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
         const auto id = row.find("id");
         if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`. Give the column with the cases' ids that name.");
         const auto name = id->second;
-        if (!table.emplace(name, std::move(row)).second) throw IoError("case table " + path.string() + " has case '" + name + "' twice.");
+        if (!table.emplace(name, std::move(row)).second) throw IoError(fmt::format("case table {} has case '{}' twice.", path.string(), name));
     }
     return table;
 }
@@ -499,9 +496,9 @@ Facts CaseLists::facts() const
             for (const auto& file : {source.file, source.wall, source.volume}) {
                 std::error_code error;
                 const auto bytes = std::filesystem::file_size(file, error);
-                if (!file.empty()) text += ", " + file.string() + (error ? "" : " (" + std::to_string(bytes) + " bytes)");
+                if (!file.empty()) text += ", " + file.string() + (error ? "" : fmt::format(" ({} bytes)", bytes));
             }
-            for (const auto& [name, value] : source.columns) text += ", " + name + " " + value;
+            for (const auto& [name, value] : source.columns) text += fmt::format(", {} {}", name, value);
             facts.emplace_back("case " + source.id, text);
         }
     }
@@ -532,7 +529,7 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig
     auto lists = split_cases(cases, data, seed);
     lists.num_left_out = num_left_out;
     if (lists.train.empty()) {
-        throw InvalidInput("none of the " + std::to_string(cases.size()) + " cases is left to train on. Check data.split.");
+        throw InvalidInput(fmt::format("none of the {} cases is left to train on. Check data.split.", cases.size()));
     }
     find_walls_of(lists, data);
     return lists;

@@ -11,15 +11,16 @@
 
 namespace meshard {
 
-/// One simulation: its file, and its row of the case table.
+/// One simulation: its file and its row of the case table.
 struct CaseSource {
     std::string id;  ///< what the last `*` of the pattern stands for
     std::filesystem::path file;
     std::map<std::string, std::string> columns;
-    std::filesystem::path wall = {};        ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
-    std::filesystem::path volume = {};      ///< the file of its volume, of cases with two parts, whose surface `file` is
-    std::string set = {};                   ///< that it belongs to, of several; its name begins the id
-    std::filesystem::path other_part = {};  ///< of a case of `CaseLists::of_part`: the file of its other part
+    std::filesystem::path wall = {};  ///< the wall's surface if it has a file of its own; else empty
+    /// The file of the volume if the case has two parts; `file` is then the surface.
+    std::filesystem::path volume = {};
+    std::string set = {};                   ///< the name of its set, if there are several; the id begins with it
+    std::filesystem::path other_part = {};  ///< the file of the other part, in the lists of `CaseLists::of_part`
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
@@ -30,36 +31,41 @@ struct CaseLists {
     std::vector<CaseSource> val;
     std::vector<CaseSource> test;
 
-    std::int64_t num_left_out = 0;          ///< that have only one of the two parts that are wanted
-    std::vector<std::string> without_file;  ///< ids that `data.split.column` puts into a split, and of which there is no file: left out
+    std::int64_t num_left_out = 0;  ///< cases that have only one of the two wanted parts
+    /// Ids that `data.split.column` puts into a split, but that have no file; they are left out.
+    std::vector<std::string> without_file;
 
     std::vector<CaseSource> all() const;
 
-    /// Each case with its split, files and their sizes, and row of the table.
+    /// Lists each case with its split, the sizes of its files, and its row of the table.
     Facts facts() const;
 
-    /// The same cases with the file of a part: 0, the surface or the only one, or 1, the volume. That of the other is `other_part`.
+    /// Returns the cases with `file` set to one part: 0, the surface or the only part, or 1, the volume. `other_part`
+    /// is the other.
     CaseLists of_part(std::size_t part) const;
 };
 
-/// Finds the cases of all sets and splits them. Files whose case the split does not name are left out, and of cases with two parts those that have only one.
-/// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case has no
-///         file, or no surface where `data.wall` asks for one, the table has no such column, or no case is left to train on, or
-///         none of a set that has a share of the training cases.
+/// Finds the cases of all sets and splits them. Cases that the split does not name are left out, and, where cases have
+/// two parts, cases that have only one.
 /// @param volume   the other part of cases that have two
+/// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case
+/// has no file, a case lacks the surface that `data.wall` asks for, the table lacks the column, or no case is left to
+/// train on, in all or in a set that has a share of the training cases.
 CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume = nullptr);
 inline CaseLists find_cases(const TrainingRunConfig& config)
 {
     return find_cases(config.data, config.seed, config.volume ? &*config.volume : nullptr);
 }
 
-/// Rows of a case table (.json, .csv), by their column `id`. @throws IoError if it cannot be read, or a row has no id or that of another
+/// Reads a case table (.json, .csv) by its column `id`. @throws IoError if it cannot be read, or an id is missing or
+/// occurs twice
 std::map<std::string, std::map<std::string, std::string>> read_case_table(const std::filesystem::path& path);
 
-/// What the last `*` in the file's part of a pattern stands for in the name of a file; of one that does not match the name without its extension.
+/// Returns what the last `*` of a pattern stands for in a file's name; if it does not match, the name without
+/// extension.
 std::string id_in_name(const std::string& pattern, const std::filesystem::path& file);
 
-/// A permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.
+/// Returns a permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);
 
 }  // namespace meshard

@@ -7,6 +7,7 @@
 #include "partition/mesh/surface_geometry.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ const char* group_of(const DataConfig& data)
 
 using RowIds = std::span<const std::int64_t>;
 
-/// The first rows of an array, (rows, components), float32.
+/// Converts the first rows of an array to float32: (rows, components).
 at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where)
 {
     const auto num_rows = static_cast<std::int64_t>(rows.size());
@@ -40,8 +41,8 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
         for (std::int64_t i = 0; i < num_rows * num_components; ++i) {
             out[i] = static_cast<float>(values[i]);
             if (std::isfinite(out[i])) continue;
-            throw InvalidInput(where + ": the array '" + array.name() + "' is " + (std::isnan(out[i]) ? "NaN" : "infinite") + " in row " +
-                               std::to_string(rows[i / num_components]) + ". Repair the case or leave it out.");
+            throw InvalidInput(fmt::format("{}: the array '{}' is {} in row {}. Repair the case or leave it out.", where, array.name(),
+                                           std::isnan(out[i]) ? "NaN" : "infinite", rows[i / num_components]));
         }
     });
     return tensor;
@@ -51,15 +52,15 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 {
     if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
         if (array->num_components() != 3)
-            throw InvalidInput(where + ": the array '" + data.normals + "' has " + std::to_string(array->num_components()) + " components; normals have 3.");
+            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; normals have 3.", where, data.normals, array->num_components()));
         return rows_of(*array, rows, where);
     }
     if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
     const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(where + " has no cell array '" + data.normals +
-                           "', and normals can only be computed of polygons. "
-                           "Name the array with data.normals, or set data.inputs=[points].");
+        throw InvalidInput(fmt::format("{} has no cell array '{}', and normals can only be computed of polygons. "
+                                       "Name the array with data.normals, or set data.inputs=[points].",
+                                       where, data.normals));
     }
     const auto areas = area_vectors(mesh);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
@@ -76,10 +77,10 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 void require_one_length(const CaseFrame& frame, const std::string& where, const std::string& input)
 {
     if (frame.lengths[0] == frame.lengths[1] && frame.lengths[0] == frame.lengths[2]) return;
-    throw InvalidInput(where + ": data.inputs has " + input + ", and the points are divided by three different lengths. Give one length.");
+    throw InvalidInput(fmt::format("{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.", where, input));
 }
 
-/// Over the ground, divided by the case's length, (rows, 1).
+/// Computes heights over the ground, divided by the case's length: (rows, 1).
 at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
     require_one_length(frame, where, "height, a distance");
@@ -94,7 +95,7 @@ at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const 
     return tensor;
 }
 
-/// Where places lie between the sides of the case's box, -1 to 1 along each axis; 0 along one without extent. (rows, 3)
+/// Computes places in the case's box, -1 to 1 along each axis, 0 along an axis without extent: (rows, 3).
 at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
     const auto places = row_places(mesh, rows, data.on_cells, where);
@@ -107,25 +108,24 @@ at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, 
     return tensor;
 }
 
-/// Divided by the case's length, (rows, 1).
+/// Reads distances from the mesh's array and divides them by the case's length: (rows, 1).
 at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
     require_one_length(frame, where, "sdf, a distance");
     const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances, where, group_of(data));
     if (array.num_components() != 1)
-        throw InvalidInput(where + ": the array '" + array.name() + "' has " + std::to_string(array.num_components()) + " components; distances have 1.");
+        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(), array.num_components()));
     auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
         if (!std::isfinite(out[i]))
-            throw InvalidInput(where + ": the array '" + array.name() + "' is not finite in row " + std::to_string(rows[i]) +
-                               ". Repair the case or leave it out.");
+            throw InvalidInput(fmt::format("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where, array.name(), rows[i]));
     }
     return tensor;
 }
 
-/// Numbers separated by commas; none if the text is anything else.
+/// Parses numbers separated by commas; returns none if the text is anything else.
 std::vector<double> numbers_in(const std::string& text)
 {
     std::vector<double> numbers;
@@ -142,7 +142,7 @@ std::vector<double> numbers_in(const std::string& text)
     }
 }
 
-/// The tensors of a case that are there.
+/// Lists the defined tensors of a case.
 std::vector<at::Tensor*> tensors_of(CaseTensors& example)
 {
     std::vector<at::Tensor*> tensors{&example.inputs.embedding, &example.inputs.positions, &example.inputs.constants,
@@ -151,7 +151,7 @@ std::vector<at::Tensor*> tensors_of(CaseTensors& example)
     return tensors;
 }
 
-/// The same case with `move` applied to this rank's part of each tensor.
+/// Applies `move` to this rank's part of each tensor.
 template <class Move>
 CaseTensors moved(CaseTensors example, const Move& move)
 {
@@ -202,12 +202,13 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     const auto size = std::hypot(config.up[0], config.up[1], config.up[2]);
     for (int c = 0; c < 3; ++c) {
         frame.up[c] = config.up[c] / size;
-        frame.ground += std::min(frame.up[c] * bounds[2 * c], frame.up[c] * bounds[2 * c + 1]);  // of the box's lowest corner
+        // The box's corner that is lowest along `up` gives the ground.
+        frame.ground += std::min(frame.up[c] * bounds[2 * c], frame.up[c] * bounds[2 * c + 1]);
     }
     if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
         if (length > 0 && std::isfinite(length)) continue;
-        throw InvalidInput("case " + source.id + ": data.length is " + std::to_string(length) + "; the points are divided by it.");
+        throw InvalidInput(fmt::format("case {}: data.length is {:f}; the points are divided by it.", source.id, length));
     }
     return frame;
 }
@@ -296,13 +297,13 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, std::int64_t num_ranks)
 {
     const auto num_parts = static_cast<std::int32_t>(rows_of_parts.size());
-    std::vector<std::int64_t> ends;  // rows up to and with each part
+    std::vector<std::int64_t> ends;  // number of rows up to the end of each part
     std::int64_t total = 0;
     for (const auto rows : rows_of_parts) ends.push_back(total += rows);
     std::vector<std::int32_t> firsts(num_ranks + 1, num_parts);
     firsts[0] = 0;
     for (std::int64_t rank = 1; rank < num_ranks; ++rank) {
-        // The boundary between parts that is nearest to an equal share, one part a rank where there are enough.
+        // A run ends at the boundary that is nearest to an equal share, but each rank gets a part if there are enough.
         const auto share = total * rank / num_ranks;
         auto first = firsts[rank - 1];
         const auto spare = static_cast<std::int32_t>(num_ranks - rank);
@@ -324,8 +325,9 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
                                         [&](const auto& array) { return array.name == field.from && array.group == group_of(data); });
         if (found == manifest.arrays.end()) {
             const auto subdomain = load_subdomain(shards, manifest, 0);
-            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));  // names the nearest
-            throw InvalidInput(where + " has no " + group_of(data) + " array '" + field.from + "'.");
+            // This throws and names the nearest array.
+            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
+            throw InvalidInput(fmt::format("{} has no {} array '{}'.", where, group_of(data), field.from));
         }
         channels.push_back(found->num_components);
     }

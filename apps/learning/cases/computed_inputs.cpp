@@ -10,6 +10,7 @@
 #include "partition/mesh/surface_triangles.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -24,9 +25,10 @@ std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
     return on_cells ? mesh.cell_data : mesh.point_data;
 }
 
-constexpr double kOnTheWall = 1e-7;  // share of its size: nearer places are on it, and rounding would say which way it is
+// Places nearer to the wall than this share of its size count as on it, since rounding would decide their direction.
+constexpr double kOnTheWall = 1e-7;
 
-/// Longest edge of the wall's box.
+/// Returns the longest edge of the wall's box.
 double size_of(const Wall& wall)
 {
     double size = 0;
@@ -41,7 +43,7 @@ double size_of(const Wall& wall)
     return size;
 }
 
-/// (n, 3)
+/// Views the values as a tensor (n, 3).
 template <class T>
 at::Tensor as_tensor(std::vector<T>& values)
 {
@@ -95,8 +97,8 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 {
     const bool has_solids = std::any_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 3; });
     if (mesh.num_cells() == 0 || has_solids) {
-        throw InvalidInput(where + (has_solids ? " has solid cells" : " has no cells") +
-                           ", and data.inputs has areas: only polygons have some. Leave areas out.");
+        throw InvalidInput(
+            fmt::format("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.", where, has_solids ? "solid" : "no"));
     }
     const auto vectors = area_vectors(mesh);
     std::vector<double> areas(on_cells ? mesh.num_cells() : mesh.num_points(), 0.0);
@@ -112,8 +114,8 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
         for (const auto corner : corners) areas[corner] += area / static_cast<double>(corners.size());
     }
     if (!(total > 0) || !std::isfinite(total)) {
-        throw InvalidInput(where + ": the areas of its polygons add up to " + std::to_string(total) +
-                           ", and data.inputs has areas. Repair the case, or leave areas out.");
+        throw InvalidInput(
+            fmt::format("{}: the areas of its polygons add up to {:f}, and data.inputs has areas. Repair the case, or leave areas out.", where, total));
     }
     const auto mean = total / static_cast<double>(areas.size());
     for (auto& area : areas) area /= mean;
@@ -126,10 +128,11 @@ void add_point_normals(Mesh& mesh, const std::string& named, const std::string& 
     const bool has_polygons =
         mesh.num_cells() > 0 && std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(where + " has no point array '" + named +
-                           "', and normals can only be computed of polygons. Name the array with data.normals, or set data.inputs=[points].");
+        throw InvalidInput(fmt::format(
+            "{} has no point array '{}', and normals can only be computed of polygons. Name the array with data.normals, or set data.inputs=[points].", where,
+            named));
     }
-    Mesh surface;  // without its arrays, which the geometry would copy
+    Mesh surface;  // has no arrays, since the geometry would copy them
     surface.kind = mesh.kind;
     surface.points = mesh.points;
     surface.cells = mesh.cells;
@@ -212,14 +215,14 @@ std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> r
             std::copy_n(&coordinates[3 * row], 3, place);
         } else {
             const auto corners = mesh.cells.row(row);
-            if (corners.empty()) throw InvalidInput(where + ": cell " + std::to_string(rows[row]) + " has no points.");
+            if (corners.empty()) throw InvalidInput(fmt::format("{}: cell {} has no points.", where, rows[row]));
             for (const auto corner : corners) {
                 for (int c = 0; c < 3; ++c) place[c] += coordinates[3 * static_cast<std::int64_t>(corner) + c];
             }
             for (int c = 0; c < 3; ++c) place[c] /= static_cast<double>(corners.size());
         }
         for (int c = 0; c < 3; ++c) {
-            if (!std::isfinite(place[c])) throw InvalidInput(where + ": a coordinate of row " + std::to_string(rows[row]) + " is not finite.");
+            if (!std::isfinite(place[c])) throw InvalidInput(fmt::format("{}: a coordinate of row {} is not finite.", where, rows[row]));
         }
     }
     return places;

@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace meshard {
 namespace {
 
-/// The powers of the quantities whose product, times `factor`, a kind is measured by; and whether p_inf is subtracted first.
+/// The scale of a kind of fields: `factor` times a product of powers of quantities. Some kinds subtract p_inf first.
 struct Measure {
     double factor = 1;
     std::map<std::string, int> powers = {};
@@ -30,7 +31,8 @@ std::string pressure_kind(const DataConfig& data)
 Measure measure_of(const DataConfig& data, std::string_view kind)
 {
     const auto is_said = [&](const char* name) { return data.reference.contains(name) || data.reference_columns.contains(name); };
-    // Kinematic pressures are above a reference of the solver's own, which is seldom said; of pressures in Pa it must be, absolute or not.
+    // Kinematic pressures refer to the solver's own zero, so p_inf may be missing; pressures in Pa may be absolute, so
+    // they need it.
     if (kind == "kinematic") return {.factor = 0.5, .powers = {{"U_inf", 2}}, .is_above_p_inf = is_said("p_inf")};
     if (kind == "static") return {.factor = 0.5, .powers = {{"rho", 1}, {"U_inf", 2}}, .is_above_p_inf = true};
     if (kind == "stress") {
@@ -78,8 +80,8 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         for (const auto& [name, power] : measure.powers) {
             const auto value = value_of(name);
             if (!(value > 0) || !std::isfinite(value)) {
-                throw InvalidInput(where + ": " + name + " is " + std::to_string(value) + ", and the field '" + data.fields[f].name +
-                                   "' is divided by it (data.targets=nondimensional). It must be above 0.");
+                throw InvalidInput(fmt::format("{}: {} is {:f}, and the field '{}' is divided by it (data.targets=nondimensional). It must be above 0.", where,
+                                               name, value, data.fields[f].name));
             }
             for (int i = 0; i < power; ++i) by *= value;
         }
@@ -97,8 +99,9 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         if (const auto columns = data.reference_columns.find(name); columns != data.reference_columns.end())
             return quantity_of(name, columns->second, [&](const std::string& column) { return source.number(column); });
         if (source.columns.contains(name)) return source.number(name);
-        throw InvalidInput("case " + source.id + ": data.targets is nondimensional, and " + name + " is not said. Give it with data.reference." + name +
-                           ", or as the column " + name + " of data.cases" + (name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));
+        throw InvalidInput(
+            fmt::format("case {0}: data.targets is nondimensional, and {1} is not said. Give it with data.reference.{1}, or as the column {1} of data.cases{2}",
+                        source.id, name, name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));
     });
 }
 

@@ -3,24 +3,25 @@
 
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 namespace meshard {
 namespace {
 
-constexpr double kMargin = 0.02;  // of the width of a range
+// A value may leave a range by this share of the range's width.
+constexpr double kMargin = 0.02;
 
 at::Tensor plain_rows(const at::Tensor& tensor)
 {
     return (is_sharded(tensor) ? to_local(tensor) : tensor).detach().to(torch::kCPU);
 }
 
-/// This rank's rows of the points' inputs, (rows, channels), and the numbers of the case, (numbers).
+/// Returns this rank's rows of the points' inputs, (rows, channels), and the case's constants and time, (numbers).
 std::pair<at::Tensor, at::Tensor> input_rows(const PointInputs& inputs)
 {
     auto rows = plain_rows(inputs.embedding);
@@ -32,7 +33,7 @@ std::pair<at::Tensor, at::Tensor> input_rows(const PointInputs& inputs)
     return {rows, torch::cat(numbers)};
 }
 
-/// Of each number that a model is told: `points.x`, ..., `sdf`, columns of the table.
+/// Names each input: `points.x`, ..., `sdf`, then columns of the table.
 std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_channels, std::size_t num_numbers)
 {
     std::vector<std::string> names;
@@ -43,25 +44,21 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
             if (!is_vector) break;
         }
     }
-    if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;  // else some have several components
-    while (static_cast<std::int64_t>(names.size()) < num_channels) names.push_back("input " + std::to_string(names.size() + 1));
+    // The arrays name the channels only if each has one component.
+    if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;
+    while (static_cast<std::int64_t>(names.size()) < num_channels) names.push_back(fmt::format("input {}", names.size() + 1));
     names.resize(static_cast<std::size_t>(num_channels));
     names.insert(names.end(), data.constants.begin(), data.constants.end());
     if (!data.time.empty()) names.push_back(data.time);
-    while (names.size() < num_numbers) names.push_back("constant " + std::to_string(names.size() + 1 - static_cast<std::size_t>(num_channels)));
+    while (names.size() < num_numbers) names.push_back(fmt::format("constant {}", names.size() + 1 - static_cast<std::size_t>(num_channels)));
     return names;
 }
 
 std::string range_text(const std::string& name, double low, double high, double least, double most, double share)
 {
-    char text[256];
-    if (share < 0) {
-        std::snprintf(text, sizeof text, "%s is %.4g; in training it was %.4g to %.4g", name.c_str(), least, low, high);
-    } else {
-        std::snprintf(text, sizeof text, "%s goes from %.4g to %.4g; in training from %.4g to %.4g (%.2g %% of the points are beyond)", name.c_str(), least,
-                      most, low, high, 100 * share);
-    }
-    return text;
+    if (share < 0) return fmt::format("{} is {:.4g}; in training it was {:.4g} to {:.4g}", name, least, low, high);
+    return fmt::format("{} goes from {:.4g} to {:.4g}; in training from {:.4g} to {:.4g} ({:.2g} % of the points are beyond)", name, least, most, low, high,
+                       100 * share);
 }
 
 }  // namespace
@@ -122,7 +119,7 @@ std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const Da
 {
     const auto [rows, numbers] = input_rows(inputs);
     const auto num_channels = rows.size(1);
-    if (static_cast<std::int64_t>(low_.size()) != num_channels + numbers.size(0)) return {};  // none are known
+    if (static_cast<std::int64_t>(low_.size()) != num_channels + numbers.size(0)) return {};  // the model has no ranges
     InputRanges own;
     own.add(inputs);
     own.join(ranks);

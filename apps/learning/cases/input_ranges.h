@@ -12,10 +12,12 @@
 
 namespace meshard {
 
-/// Least and largest value of each input over the training cases: what a prediction can be compared with. A model is no guide beyond what it was trained on.
+/// Least and largest value of each input over the training cases, with which a prediction's inputs are compared: a
+/// model is not reliable beyond them.
 class InputRanges {
 public:
-    /// Widens the ranges to a case with these inputs, of which this rank has its rows: (1, N, channels), and per case (1, G) and (1), where they are given.
+    /// Widens the ranges to this rank's rows of a case: inputs (1, N, channels), and (1, G) and (1) for the case, where
+    /// given.
     void add(const PointInputs& inputs);
 
     /// Joins the ranges of all ranks. Collective.
@@ -23,12 +25,13 @@ public:
 
     bool is_empty() const { return low_.empty(); }
 
-    /// {low: [...], high: [...]}: of the channels of points, then the constants, then the time. Back: empty where `json` is null.
+    /// Writes {low: [...], high: [...]}: the points' channels, then the constants, then the time. `from_json` reads it;
+    /// null gives empty ranges.
     nlohmann::json to_json() const;
     static InputRanges from_json(const nlohmann::json& json);
 
-    /// A sentence for each input of a case that leaves the ranges by more than 2 % of their width, with the share of the points that do. The same on every
-    /// rank. Collective.
+    /// Returns a sentence for each input of a case that leaves the ranges by more than 2 % of their width, with the
+    /// share of the points that do. All ranks return the same. Collective.
     std::vector<std::string> beyond(const PointInputs& inputs, const DataConfig& data, const RankGroup& ranks) const;
 
 private:

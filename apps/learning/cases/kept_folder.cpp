@@ -20,13 +20,14 @@ std::string host_name()
     return name;
 }
 
-/// Begins the names of what this host's processes have not finished. Other hosts' may be at work where locks do not reach them.
+/// Returns the beginning of the names of this host's unfinished folders. Other hosts may still work on theirs, where
+/// locks do not reach them.
 std::string unfinished_prefix(const std::filesystem::path& dir)
 {
     return dir.filename().string() + ".cutting-" + host_name() + "-";
 }
 
-/// Called by the holder of the lock.
+/// Removes what stopped processes left. Only the holder of the lock may call it.
 void remove_unfinished(const std::filesystem::path& dir)
 {
     std::vector<std::filesystem::path> unfinished;
@@ -34,7 +35,7 @@ void remove_unfinished(const std::filesystem::path& dir)
         if (entry.path().filename().string().starts_with(unfinished_prefix(dir))) unfinished.push_back(entry.path());
     }
     for (const auto& path : unfinished) std::filesystem::remove_all(path);
-    std::filesystem::remove_all(dir);  // it is not complete
+    std::filesystem::remove_all(dir);  // the caller found it incomplete
 }
 
 }  // namespace
@@ -53,7 +54,7 @@ bool try_keep_folder(const std::filesystem::path& dir, const std::function<bool(
     if (is_complete()) return true;
     const auto lock = FileLock::try_acquire(dir.parent_path() / "locks" / dir.filename());
     if (!lock) return false;
-    if (is_complete()) return true;  // by whoever had the lock
+    if (is_complete()) return true;  // the former holder of the lock may have made it
     remove_unfinished(dir);
     const auto unfinished = dir.parent_path() / (unfinished_prefix(dir) + std::to_string(getpid()));
     std::error_code error;
@@ -66,7 +67,7 @@ bool try_keep_folder(const std::filesystem::path& dir, const std::function<bool(
     std::filesystem::rename(unfinished, dir, error);
     if (!error) return true;
     std::filesystem::remove_all(unfinished);
-    // Where locks do not reach other hosts, one of them may have come first.
+    // Where locks do not reach other hosts, another host may have made the folder first.
     if (!is_complete()) throw IoError("cannot create " + dir.string() + ": " + error.message() + ".");
     return true;
 }

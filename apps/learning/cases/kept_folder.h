@@ -7,15 +7,16 @@
 
 namespace meshard {
 
-/// Why a folder cannot be made or written in; empty if it can. Makes the folder and its folder `locks`.
+/// Makes a folder and its folder `locks`. Returns why it cannot be made or written in, or an empty text.
 std::string why_not_writable(const std::filesystem::path& folder);
 
-/// Sees to it that a folder is there that appears complete or not at all, and is never changed, whoever makes it: any number of processes may ask at once.
-/// Who makes it holds the lock `locks/NAME` beside it (file_lock.h) and fills `NAME.cutting-<host>-<process>`, which is renamed. What a killed process has
-/// left of that is removed by the next of its host that holds the lock, and so is a folder that is not complete.
-/// @param dir           in a folder in which can be written (`why_not_writable`)
-/// @param is_complete   asked without the lock, too
-/// @param make          fills the folder that it is given, which is not there yet
+/// Makes a folder that appears complete or not at all and never changes afterwards; any number of processes may call it
+/// at once. The caller that makes it holds the lock `locks/NAME` beside it (file_lock.h) and fills
+/// `NAME.cutting-<host>-<process>`, which is then renamed. What a killed process left, and a folder that is not
+/// complete, is removed by the next process of the same host that holds the lock.
+/// @param dir           its parent folder must be writable (`why_not_writable`)
+/// @param is_complete   called without the lock, too
+/// @param make          fills the given folder, which does not exist yet
 /// @return false if another process holds the lock.
 /// @throws what `make` throws; IoError if the folder cannot be renamed.
 bool try_keep_folder(const std::filesystem::path& dir, const std::function<bool()>& is_complete,

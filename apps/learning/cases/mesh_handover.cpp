@@ -10,6 +10,7 @@
 #include "partition/mesh/mesh_graph.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <string>
@@ -20,7 +21,8 @@
 namespace meshard {
 namespace {
 
-/// A folder of shards for the time of a run: gone when this ends, also by an error or an interruption. `path` is empty where there is none.
+/// A folder of shards that is removed when this object ends, also by an error or an interruption. `path` is empty on
+/// ranks that do not own it.
 class TemporaryShards {
 public:
     explicit TemporaryShards(std::filesystem::path path) : path_(std::move(path))
@@ -60,16 +62,16 @@ MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const s
         partition.owners.assign(whole.num_rows(), 0);
         return {extract_subdomain(whole, Csr{}, partition, 0, 0), point_bounds(whole)};
     }
-    // The first rank's process is in the name: two runs may write the same output.
+    // The name holds the first rank's process id, since two runs may write the same output.
     const std::array<std::int64_t, 1> own_process{getpid()};
     const auto process = group.all_gather_integers(own_process)[0][0];
-    const auto folder = followed_links(output).parent_path() / ("." + output.filename().string() + ".parts-" + std::to_string(process));
+    const auto folder = followed_links(output).parent_path() / fmt::format(".{}.parts-{}", output.filename().string(), process);
     const TemporaryShards temporary(group.rank() == 0 ? folder : std::filesystem::path());
     if (group.rank() == 0) save_subdomains(folder, cut(whole, group.size(), num_ghost_layers), {});
     group.barrier();
     const auto manifest = read_manifest(folder);
     MeshPart part{load_subdomain(folder, manifest, group.rank()), manifest.bounds};
-    group.barrier();  // arrays are views into mapped files, which outlive their names
+    group.barrier();  // afterwards the files may be removed: mapped arrays outlive their names
     return part;
 }
 

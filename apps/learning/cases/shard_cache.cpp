@@ -14,6 +14,8 @@
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <mutex>
 #include <string>
@@ -23,7 +25,7 @@
 namespace meshard {
 namespace {
 
-/// To be raised when the same source and settings would be cut or stored in another way.
+/// This version must be raised when the same source and settings would be cut or stored in another way.
 constexpr int kCutVersion = 1;
 constexpr const char* kImbalance = "1.03";  // the default of MetisOptions
 
@@ -46,15 +48,15 @@ bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
     } catch (const UnknownVersion&) {
         throw;
     } catch (const IoError&) {
-        return false;  // damaged: made anew
+        return false;  // a damaged folder is made anew
     }
 }
 
-/// Takes over what earlier versions have cut, which had one folder for each case and number of parts.
+/// Renames a folder of earlier versions, which had one for each case and number of parts. Returns false if none fits.
 bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
 {
-    if (!cache.computed.description().empty()) return false;  // they had none of that
-    const auto former = cache.folder / (source.id + "_in_" + std::to_string(cache.num_parts));
+    if (!cache.computed.description().empty()) return false;  // earlier versions did not compute inputs
+    const auto former = cache.folder / fmt::format("{}_in_{}", source.id, cache.num_parts);
     if (!is_complete(former, cache) || read_manifest(former).info.source_hash != hash_text(hash)) return false;
     std::filesystem::rename(former, unfinished);
     return true;
@@ -63,16 +65,16 @@ bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardC
 std::uint64_t hash_of_file(const std::filesystem::path& file, const std::string& id, const ShardCache& cache)
 {
     const auto path = std::filesystem::absolute(file).lexically_normal().string();
-    return source_hash(file, cache.folder / "sources" / (id + "-" + digits(xxh64_of_text(path)) + ".json"), cache.verify_sources);
+    return source_hash(file, cache.folder / "sources" / fmt::format("{}-{}.json", id, digits(xxh64_of_text(path))), cache.verify_sources);
 }
 
 void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
 {
     auto mesh = read_mesh(source.file);
-    if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
-    static std::once_flag is_said;  // of the first of many cases
+    if (mesh.num_rows() == 0) throw InvalidInput(fmt::format("case {}: {} is empty.", source.id, source.file.string()));
+    static std::once_flag is_said;  // the warning is given for the first of many cases only
     if (const auto size = size_of_small_parts(cache.num_parts, mesh.num_rows(), cache.folder); !size.empty())
-        std::call_once(is_said, [&] { deliver_read_warnings({"data.parts: case " + source.id + ", and each of its size: " + size}, {}); });
+        std::call_once(is_said, [&] { deliver_read_warnings({fmt::format("data.parts: case {}, and each of its size: {}", source.id, size)}, {}); });
     const auto graph = mesh_graph(mesh);
     const auto facing = add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
     const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts), .seed = static_cast<std::int32_t>(cache.seed)};
@@ -91,7 +93,7 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     info.quality = measure_quality(partition, graph);
     save_subdomains(unfinished, subdomains, std::move(info));
     if (hash_of(source, noted) != hash) {
-        throw IoError("case " + source.id + ": " + source.file.string() + " changed while it was cut. Start again when it is complete.");
+        throw IoError(fmt::format("case {}: {} changed while it was cut. Start again when it is complete.", source.id, source.file.string()));
     }
 }
 
@@ -106,9 +108,10 @@ std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
 std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache)
 {
     const auto computed = cache.computed.description();
-    const auto key = "version " + std::to_string(kCutVersion) + "\nsource " + hash_text(hash) + "\ntype " + source.file.extension().string() +
-                     "\nmethod metis " MESHARD_METIS_VERSION "\nimbalance " + kImbalance + "\nparts " + std::to_string(cache.num_parts) + "\nseed " +
-                     std::to_string(cache.seed) + "\nghosts 0\nweights none\nfields all\n" + (computed.empty() ? "" : "inputs " + computed + "\n");
+    const auto key = fmt::format("version {}\nsource {}\ntype {}\nmethod metis " MESHARD_METIS_VERSION "\nimbalance {}\nparts {}\nseed {}\n"
+                                 "ghosts 0\nweights none\nfields all\n{}",
+                                 kCutVersion, hash_text(hash), source.file.extension().string(), kImbalance, cache.num_parts, cache.seed,
+                                 computed.empty() ? "" : "inputs " + computed + "\n");
     return cache.folder / (source.id + "-" + digits(xxh64_of_text(key)));
 }
 
@@ -118,9 +121,9 @@ bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const Shar
     const auto is_there = [&] { return is_complete(dir, cache); };
     if (is_there()) return true;
     if (const auto why = why_not_writable(cache.folder); !why.empty()) {
-        throw IoError("case " + source.id + " has no shards in " + cache.folder.string() + " for " + std::to_string(cache.num_parts) + " part(s) and seed " +
-                      std::to_string(cache.seed) + (cache.computed.description().empty() ? "" : ", with " + cache.computed.description()) +
-                      ", and the folder cannot be written: " + why + ". Set data.shards to another.");
+        throw IoError(fmt::format("case {} has no shards in {} for {} part(s) and seed {}{}, and the folder cannot be written: {}. Set data.shards to another.",
+                                  source.id, cache.folder.string(), cache.num_parts, cache.seed,
+                                  cache.computed.description().empty() ? "" : ", with " + cache.computed.description(), why));
     }
     return try_keep_folder(dir, is_there, [&](const std::filesystem::path& unfinished) {
         if (take_over_former(source, hash, cache, unfinished)) return;

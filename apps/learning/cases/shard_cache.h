@@ -10,38 +10,40 @@
 
 namespace meshard {
 
-/// A folder that keeps cases cut into shards, for this run and for others:
+/// A folder that keeps cases cut into shards, for this and other runs:
 ///
-///     ID-0123456789abcdef/     shards folder of a case; the digits are of a hash of all that it depends on: the source's content, how and into how
-///                              many parts it was cut, with which seed. Whatever differs lies in a folder of its own.
+///     ID-0123456789abcdef/     shards folder of a case; the digits are a hash of the source's content, the way of
+///                              cutting, the number of parts and the seed; another cut lies in another folder
 ///     sources/                 what is known of the sources (source_hash.h)
-///     locks/                   empty files: who cuts a case holds the lock of its folder's name (file_lock.h)
+///     locks/                   empty files; a process locks the one with the folder's name while it cuts the case
+///                              (file_lock.h)
 ///
-/// Any number of processes may use it at once. A case's folder appears complete or not at all, and is never changed; whoever finds it complete reads
-/// it without asking. A process that was killed leaves `ID-....cutting-<host>-<process>`, which the next that cuts this case removes. Nothing else is
-/// ever removed.
+/// Any number of processes may use it at once. A case's folder appears complete or not at all and never changes, so a
+/// process that finds it complete reads it without a lock. A process that was killed leaves
+/// `ID-....cutting-<host>-<process>`, which the next process that cuts the case removes. Nothing else is ever removed.
 struct ShardCache {
     std::filesystem::path folder;
     std::int64_t num_parts = 1;
     std::int64_t seed = 0;
-    bool verify_sources = false;   ///< reads every source whole, in place of trusting its size, time and a sample
-    ComputedInputs computed = {};  ///< what the shards hold besides the arrays of the case's file
+    bool verify_sources = false;   ///< hashes every source whole instead of trusting its size, time and a sample
+    ComputedInputs computed = {};  ///< inputs that the shards hold besides the arrays of the file
 };
 
-/// `source_hash` of a case, noted in the cache; of one with a wall a hash of both. @throws IoError naming the case.
+/// Returns the `source_hash` of a case, noted in the cache; for a case with a wall, a hash of both. @throws IoError
+/// naming the case.
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache);
 
-/// Where the shards of a case with this hash lie, or would.
+/// Returns where the shards of a case with this hash lie or would lie.
 std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache);
 
-/// Sees to it that the shards are there: cuts the case with METIS and without ghosts, unless they are complete. An earlier version's folder
-/// `ID_in_PARTS` that holds the same is renamed.
-/// @param before_cutting   called if the case is going to be cut
+/// Cuts the case with METIS and without ghosts, unless its shards are complete. An earlier version's folder
+/// `ID_in_PARTS` that holds the same is renamed instead.
+/// @param before_cutting   called before the case is cut
 /// @return false if another process holds the lock and cuts.
 /// @throws IoError, InvalidInput as reading, cutting and writing do; the message names the case or its file.
 bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::function<void()>& before_cutting);
 
-/// The shards folder of a case, complete; waits while another process cuts it.
+/// Cuts a case if needed and returns its shards folder; waits while another process cuts it.
 std::filesystem::path prepare_shards(const CaseSource& source, const ShardCache& cache);
 
 }  // namespace meshard

@@ -7,6 +7,7 @@
 #include "io/source_files.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace {
 
 using Files = std::vector<std::filesystem::path>;
 
-/// All of a small file; of a larger one blocks at equal distances, the first and the last bytes among them.
+/// Hashes all of a small file, or blocks at equal distances of a larger one, including its first and last bytes.
 std::uint64_t sample_hash(const std::filesystem::path& path)
 {
     constexpr std::size_t num_blocks = 16, block_bytes = std::size_t{64} << 10;
@@ -36,10 +37,11 @@ std::uint64_t sample_hash(const std::filesystem::path& path)
     return xxh64_of_text(hashes + hash_text(xxh64(bytes.subspan(last))));
 }
 
-/// What shows at little cost whether files are still the same.
+/// A cheap fingerprint of files by which changes are noticed.
 struct SourceState {
     std::uint64_t hash = 0;
-    bool is_settled = true;  ///< a change from now on would show in the times, which tick as slowly as every two seconds
+    /// Whether a later change would alter the file times, which may tick only every two seconds.
+    bool is_settled = true;
 };
 
 SourceState state_of(const Files& files)
@@ -52,8 +54,8 @@ SourceState state_of(const Files& files)
         struct stat status = {};
         if (::stat(file.c_str(), &status) != 0) throw IoError("hash_file: " + file.string() + " cannot be read.");
         if (status.st_mtim.tv_sec + 2 >= now) state.is_settled = false;
-        text += file.filename().string() + " " + std::to_string(status.st_size) + " " +
-                std::to_string(status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec) + " " + hash_text(sample_hash(file)) + "\n";
+        text += fmt::format("{} {} {} {}\n", file.filename().string(), status.st_size, status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec,
+                            hash_text(sample_hash(file)));
     }
     state.hash = xxh64_of_text(text);
     return state;
@@ -63,11 +65,11 @@ std::uint64_t whole_hash(const Files& files)
 {
     if (files.size() == 1) return xxh64_of_file(files.front());
     std::string text;
-    for (const auto& file : files) text += file.filename().string() + " " + hash_file(file) + "\n";
+    for (const auto& file : files) text += fmt::format("{} {}\n", file.filename().string(), hash_file(file));
     return xxh64_of_text(text);
 }
 
-/// By which a note is known to be as it was written.
+/// Returns a checksum of a note, by which a damaged note is noticed.
 std::string check_of(const SourceState& state, std::uint64_t hash)
 {
     return hash_text(xxh64_of_text(hash_text(state.hash) + " " + hash_text(hash)));
@@ -91,7 +93,7 @@ void write_note(const std::filesystem::path& note, const std::filesystem::path& 
             note,
             nlohmann::ordered_json{{"source", source.string()}, {"state", hash_text(state.hash)}, {"hash", hash}, {"check", check_of(state, hash)}}.dump() +
                 "\n");
-    } catch (const IoError&) {  // a full disk, a folder that may only be read
+    } catch (const IoError&) {  // the note is optional: the disk may be full, or the folder read-only
     } catch (const std::filesystem::filesystem_error&) {
     }
 }

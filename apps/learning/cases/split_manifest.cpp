@@ -4,6 +4,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -16,13 +18,6 @@ namespace {
 using Lists = std::map<std::string, std::vector<std::string>>;
 
 constexpr const char* kParts[] = {"train", "val", "test"};
-
-std::string joined(const std::vector<std::string>& names)
-{
-    std::string text;
-    for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
-    return text;
-}
 
 std::ifstream opened(const std::filesystem::path& path)
 {
@@ -44,7 +39,7 @@ std::vector<std::string> read_text_list(const std::filesystem::path& path)
     return names;
 }
 
-/// Of a file a part.
+/// Reads one file a part.
 Lists read_text_lists(const std::filesystem::path& pattern)
 {
     Lists lists;
@@ -61,7 +56,7 @@ Lists read_text_lists(const std::filesystem::path& pattern)
 std::vector<std::string> list_of(const nlohmann::json& entries, const std::string& name, const std::filesystem::path& path)
 {
     const auto refuse = [&](const std::string& what) {
-        return IoError("data.split.manifest: " + name + " of " + path.string() + " " + what + "; expected a list of texts or whole numbers.");
+        return IoError(fmt::format("data.split.manifest: {} of {} {}; expected a list of texts or whole numbers.", name, path.string(), what));
     };
     if (!entries.is_array()) throw refuse("is no list");
     std::vector<std::string> names;
@@ -72,7 +67,7 @@ std::vector<std::string> list_of(const nlohmann::json& entries, const std::strin
     return names;
 }
 
-/// The lists and the families of lists of a manifest.
+/// Names the lists and the families of lists of a manifest.
 std::vector<std::string> names_in(const nlohmann::json& content)
 {
     std::vector<std::string> names;
@@ -86,8 +81,8 @@ std::vector<std::string> names_in(const nlohmann::json& content)
 {
     const auto names = names_in(content);
     const auto nearest = nearest_name(name, names);
-    throw InvalidInput(what + " is '" + name + "', which " + path.string() + " has not. It has " + joined(names) + "." +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput(fmt::format("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(), fmt::join(names, ", "),
+                                   nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 }  // namespace
@@ -124,8 +119,9 @@ Lists read_split_manifest(const DataConfig& data)
         }
     }
     if (lists.empty() && name.empty()) {
-        throw InvalidInput("data.split.manifest: " + path.string() + " has no lists train, val and test. It has " + joined(names_in(content)) +
-                           ". Say which split with data.split.name, or name the lists, e.g. data.split.train=[scarce_train].");
+        throw InvalidInput(fmt::format("data.split.manifest: {} has no lists train, val and test. It has {}. "
+                                       "Say which split with data.split.name, or name the lists, e.g. data.split.train=[scarce_train].",
+                                       path.string(), fmt::join(names_in(content), ", ")));
     }
     if (lists.empty()) refuse_name("data.split.name", name, content, path);
     return lists;

@@ -3,6 +3,7 @@
 
 #include "io/shards/manifest.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -24,10 +25,10 @@ std::string fault_of(const FacingCounts& counts, const std::string& what)
     const auto inward = counts.count(Facing::Inward), mixed = counts.count(Facing::Mixed), outward = counts.count(Facing::Outward);
     const auto known = inward + mixed + outward;
     if (inward + mixed == 0) return {};
-    std::string text = "of " + std::to_string(known) + ' ' + what + (known == 1 ? "" : "s") + " of training cases, ";
-    if (inward > 0) text += std::to_string(inward) + (inward == 1 ? " points" : " point") + " inward";
-    if (mixed > 0) text += (inward > 0 ? ", " : "") + std::to_string(mixed) + (mixed == 1 ? " is" : " are") + " turned partly inward";
-    if (outward > 0) text += " and " + std::to_string(outward) + (outward == 1 ? " points" : " point") + " outward";
+    auto text = fmt::format("of {} {}{} of training cases, ", known, what, known == 1 ? "" : "s");
+    if (inward > 0) text += fmt::format("{} point{} inward", inward, inward == 1 ? "s" : "");
+    if (mixed > 0) text += fmt::format("{}{} {} turned partly inward", inward > 0 ? ", " : "", mixed, mixed == 1 ? "is" : "are");
+    if (outward > 0) text += fmt::format(" and {} point{} outward", outward, outward == 1 ? "s" : "");
     return text;
 }
 
@@ -65,8 +66,8 @@ std::string facing_fault(const SurfaceFacing& found, const FacingCounts& trained
     if (facing == Facing::Unknown || (facing == usual && facing != Facing::Mixed)) return {};
     if (usual == Facing::Unknown || usual == Facing::Mixed) return facing == Facing::Outward ? "" : describe(found) + ". " + advice;
     const bool helps = usual == Facing::Outward;
-    return describe(found) + ", and those of the training cases point " + (helps ? "outwards" : "inwards") + ": the model sees it inside out. " +
-           (helps ? advice : "Turn the surface, or train with data.orient=outward.");
+    return fmt::format("{}, and those of the training cases point {}: the model sees it inside out. {}", describe(found), helps ? "outwards" : "inwards",
+                       helps ? advice : "Turn the surface, or train with data.orient=outward.");
 }
 
 TrainedFacing facing_in(std::span<const std::filesystem::path> shards)

@@ -5,41 +5,42 @@
 #include "partition/mesh/mesh.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 
 namespace meshard {
 namespace {
 
-/// (N, components), float32.
+/// Converts an array to float32: (N, components).
 at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells, const std::string& where)
 {
     const auto num_components = array.num_components();
-    if (array.type() == ScalarType::String) throw InvalidInput(where + ": the array '" + array.name() + "' holds texts; expected numbers.");
+    if (array.type() == ScalarType::String) throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
     const auto rows = torch::tensor(array.to_doubles(), torch::kDouble).view({-1, num_components}).to(torch::kFloat);
     const auto bad = torch::nonzero(torch::isfinite(rows).all(1).logical_not()).flatten();
     if (bad.numel() == 0) return rows;
     auto row = bad[0].item<std::int64_t>();
-    std::string place;
+    std::array<std::int64_t, 3> place{};
     for (int axis = 0; axis < 3; ++axis) {
         const auto count = on_cells ? grid.num_cells(axis) : grid.num_points[axis];
-        place += (axis == 0 ? "" : ", ") + std::to_string(row % count);
+        place[axis] = row % count;
         row /= count;
     }
-    throw InvalidInput(where + ": the array '" + array.name() + "' is not finite at " + std::to_string(bad.numel()) + (on_cells ? " cells" : " points") +
-                       ", first at (x, y, z) = (" + place + "), counted from 0. Repair the case or leave it out.");
+    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at (x, y, z) = ({}), counted from 0. Repair the case or leave it out.",
+                                   where, array.name(), bad.numel(), on_cells ? "cells" : "points", fmt::join(place, ", ")));
 }
 
 }  // namespace
 
 std::string extents_text(const std::vector<std::int64_t>& extents)
 {
-    std::string text;
-    for (auto extent = extents.rbegin(); extent != extents.rend(); ++extent) text += (text.empty() ? "" : " x ") + std::to_string(*extent);
-    return text;
+    return fmt::format("{}", fmt::join(extents.rbegin(), extents.rend(), " x "));
 }
 
 GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where)
@@ -51,15 +52,15 @@ GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_trut
     }
     const std::string group = data.on_cells ? "cell" : "point";
     if (rows.extents.size() < 2) {
-        throw InvalidInput(where + " has " + (rows.extents.empty() ? std::string("one ") : std::to_string(rows.extents.front()) + " ") + group +
-                           "s in a line; a grid has at least two directions with more than one.");
+        throw InvalidInput(fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
+                                       rows.extents.empty() ? "one" : std::to_string(rows.extents.front()), group));
     }
     const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
     const auto find = [&](const std::string& name) -> const DataArray& {
         const auto& elsewhere = data.on_cells ? grid.point_data : grid.cell_data;
         if (!find_array(arrays, name) && find_array(elsewhere, name)) {
-            throw InvalidInput(where + " has '" + name + "' at its " + (data.on_cells ? "points" : "cells") + ", and data.association is " + group +
-                               ". Set data.association=" + (data.on_cells ? "point." : "cell."));
+            throw InvalidInput(fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where, name,
+                                           data.on_cells ? "points" : "cells", group, data.on_cells ? "point" : "cell"));
         }
         return require_array(arrays, name, where, group);
     };
@@ -79,7 +80,8 @@ SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows
 {
     const auto num_ranks = domain->size(domain->axis("domain"));
     const auto rows_in_line = std::accumulate(extents.begin() + 1, extents.end(), std::int64_t{1}, std::multiplies<>());
-    const bool is_apart = extents[0] % rows_together != 0 || extents[0] / rows_together < num_ranks;  // then a cut goes anywhere
+    // Cuts go through groups of rows if there are too few groups for the ranks.
+    const bool is_apart = extents[0] % rows_together != 0 || extents[0] / rows_together < num_ranks;
     const auto block = is_apart ? 1 : rows_together;
     auto of_ranks = even_extents(extents[0] / block, num_ranks);
     for (auto& extent : of_ranks) extent *= block * rows_in_line;

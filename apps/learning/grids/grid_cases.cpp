@@ -4,6 +4,7 @@
 #include "apps/learning/settings/grid_settings.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 namespace meshard {
@@ -42,7 +43,7 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
 {
     LoadedGrids grids;
     for (const auto& source : sources) {
-        const auto where = "case " + source.id + " (" + source.file.string() + ")";
+        const auto where = fmt::format("case {} ({})", source.id, source.file.string());
         const auto rows = grid_rows(read_image(source.file), config.data, true, where);
         const auto spec = spec_of_grid(rows.extents, rows_together(config.model), domain);
         grids.known.push_back(stored_case_of(rows, source.id));
@@ -51,8 +52,8 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
         const auto& first = like ? *like : grids.examples.front();
         const auto widths = grid_widths(grids.examples.back(), config.data), before = grid_widths(first, config.data);
         const auto said = [&](const GridWidths& one) {
-            return extents_text(one.extents) + (config.data.on_cells ? " cells, " : " points, ") + std::to_string(one.in_channels) +
-                   " numbers each to learn from and " + std::to_string(one.out_channels) + " to learn";
+            return fmt::format("{} {}, {} numbers each to learn from and {} to learn", extents_text(one.extents), config.data.on_cells ? "cells" : "points",
+                               one.in_channels, one.out_channels);
         };
         const auto arguments = [&](const GridWidths& one) {
             try {
@@ -62,8 +63,8 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
             }
         };
         if (arguments(widths) == arguments(before)) continue;
-        throw InvalidInput(where + " has " + said(widths) + ", and case " + first.id + " has " + said(before) + "; " + config.model.name +
-                           " takes cases that are alike in this. Leave one of them out.");
+        throw InvalidInput(fmt::format("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.", where, said(widths),
+                                       first.id, said(before), config.model.name));
     }
     return grids;
 }

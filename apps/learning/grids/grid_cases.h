@@ -12,20 +12,21 @@
 
 namespace meshard {
 
-/// Cases that lie in memory, with what is known of each.
+/// Cases of grids in memory.
 struct LoadedGrids {
     std::vector<CaseTensors> examples;
-    std::vector<StoredCase> known;  ///< numbers of rows and channels, statistics and bounds; no files
-    ChannelStatistics told;         ///< of what the model is told, over all of them
+    std::vector<StoredCase> known;  ///< numbers of rows and channels, statistics and bounds of each case; no files
+    ChannelStatistics told;         ///< statistics of the inputs over all cases
 };
 
-/// Reads image data whole on every rank, each of which keeps its rows; so statistics are the same bits on any number of ranks, without a message.
-/// @throws IoError, InvalidInput naming the case, as `read_image` and `grid_rows`, and for a grid of which the model's arguments would be others than of
-///         `like`, or without it of the first of these
+/// Reads image data on every rank, each of which reads whole files and keeps its own rows; so statistics have the same
+/// bits on any number of ranks, without communication.
+/// @throws IoError, InvalidInput naming the case, as `read_image` and `grid_rows`, and for a grid for which the model's
+/// arguments differ from those for `like`, or else for the first grid
 LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config, const std::shared_ptr<const DeviceMesh>& domain,
                        const std::optional<CaseTensors>& like = std::nullopt);
 
-/// What the cases say of their model. @param example   any of them
+/// Returns the widths of a grid model that fits the cases. @param example   any of the cases
 GridWidths grid_widths(const CaseTensors& example, const DataConfig& data);
 
 }  // namespace meshard

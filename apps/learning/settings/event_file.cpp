@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -15,7 +17,7 @@ template <class T>
 std::string little_endian(T value)
 {
     std::string bytes(sizeof value, '\0');
-    std::memcpy(bytes.data(), &value, sizeof value);  // as all machines that this runs on have it
+    std::memcpy(bytes.data(), &value, sizeof value);  // this only runs on machines that are little-endian
     return bytes;
 }
 
@@ -26,20 +28,20 @@ std::string varint(std::uint64_t value)
     return bytes + static_cast<char>(value);
 }
 
-/// A field of text or of another message.
+/// Encodes a field that holds a text or another message.
 std::string field(int number, const std::string& content)
 {
     return varint(static_cast<std::uint64_t>(number) << 3 | 2) + varint(content.size()) + content;
 }
 
-/// Records carry their checksum turned and shifted, since they may hold checksums themselves.
+/// Returns a record's checksum, rotated and shifted, since the record may itself hold checksums.
 std::string masked_checksum(std::string_view bytes)
 {
     const auto checksum = crc32c(bytes);
     return little_endian<std::uint32_t>((checksum >> 15 | checksum << 17) + 0xa282ead8U);
 }
 
-/// Field 1 of an Event.
+/// Encodes the time, which is field 1 of an Event.
 std::string wall_time()
 {
     const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -71,7 +73,7 @@ EventFile::EventFile(const std::filesystem::path& folder)
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    path_ = folder / ("events.out.tfevents." + std::to_string(seconds) + "." + host.data() + "." + std::to_string(getpid()));
+    path_ = folder / fmt::format("events.out.tfevents.{}.{}.{}", seconds, host.data(), getpid());
     file_.open(path_, std::ios::binary);
     write(wall_time() + field(3, "brain.Event:2"));
 }

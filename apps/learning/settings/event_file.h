@@ -11,14 +11,14 @@
 
 namespace meshard {
 
-/// Castagnoli's checksum (CRC-32C) of RFC 3720.
+/// Computes Castagnoli's checksum (CRC-32C) of RFC 3720.
 std::uint32_t crc32c(std::string_view bytes);
 
-/// Numbers over steps as TensorBoard reads them: a file `events.out.tfevents...` of records (length, its masked checksum, an Event in protocol buffers'
-/// encoding, its masked checksum). Each record is whole when `add` returns.
+/// Writes numbers over steps for TensorBoard: a file `events.out.tfevents...` of records (length, its masked checksum,
+/// an Event in protocol buffers' encoding, its masked checksum). Each record is complete when `add` returns.
 class EventFile {
 public:
-    /// A new file in `folder`, which is made. @throws IoError
+    /// Creates a new file in `folder`, and the folder if needed. @throws IoError
     explicit EventFile(const std::filesystem::path& folder);
 
     /// @throws IoError if it cannot be written.

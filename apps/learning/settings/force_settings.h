@@ -9,12 +9,12 @@
 
 namespace meshard {
 
-/// What turns forces into coefficients: `data.forces` and `data.reference`.
+/// The quantities that turn forces into coefficients: `data.forces` and `data.reference`.
 struct ForceSettings {
-    /// Of the free stream: its speed along x, or the three components of a vector, each a number or a column of the case table.
+    /// The free stream: its speed along x, or three components, each a number or a column of the case table.
     std::vector<std::string> velocity = {"U_inf"};
     std::string density = "rho";    ///< for pressures in Pa: a number, or a column
-    std::string ambient = "p_inf";  ///< pressure of the free stream, which pressures in Pa and kinematic ones may have: a number, or a column
+    std::string ambient = "p_inf";  ///< pressure of the free stream: a number, or a column
     std::string area;               ///< empty: no coefficients
     std::string drag = "Cd";
     std::string lift = "Cl";

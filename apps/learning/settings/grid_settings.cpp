@@ -4,6 +4,9 @@
 #include "apps/console/console.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <exception>
 #include <set>
@@ -11,7 +14,7 @@
 namespace meshard {
 namespace {
 
-/// Keys below these have no meaning for grids, and why.
+/// A key that, with all keys below it, has no meaning for grids.
 struct RefusedKey {
     std::string_view path;
     std::string_view why;
@@ -49,23 +52,22 @@ bool is_below(std::string_view path, std::string_view key)
     return path == key || (path.starts_with(key) && path.size() > key.size() && path[key.size()] == '.');
 }
 
-/// Whether a setting says what holds without it, as files of settings that a run has written do.
+/// Whether a setting has its default value; files of settings that a run wrote also state defaults.
 bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
 {
-    std::string text;
-    for (const auto& value : setting.values) text += (text.empty() ? "" : ", ") + value;
+    auto text = fmt::format("{}", fmt::join(setting.values, ", "));
     if (setting.is_list) text = "[" + text + "]";
     return setting.source == "default" || std::ranges::any_of(rules, [&](const auto& rule) { return rule.path == setting.path && rule.fallback == text; });
 }
 
 std::string names_of(bool of_grids)
 {
-    std::string names;
+    std::vector<std::string> names;
     for (const auto& entry : registered_models()) {
         const auto* model = entry.of_grids();
-        if ((model != nullptr) == of_grids && !(model && model->is_denoiser)) names += (names.empty() ? "" : ", ") + entry.name;
+        if ((model != nullptr) == of_grids && !(model && model->is_denoiser)) names.push_back(entry.name);
     }
-    return names;
+    return fmt::format("{}", fmt::join(names, ", "));
 }
 
 nlohmann::json with_defaults(const ModelEntry& entry, const nlohmann::json& given)
@@ -84,7 +86,7 @@ void refuse_keys_of_points(const Settings& settings)
         if (is_default(setting, rules)) continue;
         for (const auto& [path, why] : kRefused) {
             if (!is_below(setting.path, path)) continue;
-            throw UsageError(settings.where(setting.path) + " does not go with data.grid: " + std::string(why) + ". Leave it out.");
+            throw UsageError(fmt::format("{} does not go with data.grid: {}. Leave it out.", settings.where(setting.path), why));
         }
     }
 }
@@ -99,10 +101,9 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
 {
     const auto& entry = find_model(model.name);
     if ((entry.of_grids() != nullptr) != data.is_grid) {
-        throw UsageError(settings.where("model.name") + " is " + entry.name + ", a model of " +
-                         (data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
-                                       : "grids, and the cases are none (data.grid); models of points are " + names_of(false)) +
-                         ".");
+        throw UsageError(fmt::format("{} is {}, a model of {}.", settings.where("model.name"), entry.name,
+                                     data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
+                                                  : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
     }
     if (!data.is_grid && settings.has("data.arrays"))
         throw UsageError(settings.where("data.arrays") + " belongs to data.grid; what points are told is said by data.inputs.");
@@ -117,7 +118,7 @@ std::int64_t rows_together(const ModelConfig& model)
 
 void check_grid_model(const ModelConfig& model)
 {
-    // Grids of which nothing is known yet: any number of directions and rows that the model takes will do.
+    // The grids are not known yet, so it is enough that the model takes some number of directions and rows.
     std::exception_ptr error;
     const auto& of_grids = *find_model(model.name).of_grids();
     for (const auto directions : of_grids.directions) {
@@ -141,15 +142,14 @@ nlohmann::json grid_model_arguments(const ModelConfig& model, const GridWidths& 
     const auto& directions = entry.of_grids()->directions;
     const auto num_directions = static_cast<std::int64_t>(widths.extents.size());
     if (std::ranges::find(directions, num_directions) == directions.end()) {
-        std::string taken;
-        for (const auto number : directions) taken += (taken.empty() ? "" : " or ") + std::to_string(number);
-        throw InvalidInput("the grids have " + std::to_string(num_directions) + " directions with more than one row, and " + entry.name + " takes " + taken +
-                           ". Take another of " + names_of(true) + ".");
+        throw InvalidInput(fmt::format("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.", num_directions, entry.name,
+                                       fmt::join(directions, " or "), names_of(true)));
     }
     auto arguments = entry.of_grids()->widths(widths);
     for (const auto& [name, value] : model.arguments.items()) {
         if (const auto width = arguments.find(name); width != arguments.end() && *width != value) {
-            throw InvalidInput("model." + name + " is " + value.dump() + ", and by the cases it is " + width->dump() + ". It follows from them: leave it out.");
+            throw InvalidInput(
+                fmt::format("model.{} is {}, and by the cases it is {}. It follows from them: leave it out.", name, value.dump(), width->dump()));
         }
         arguments[name] = value;
     }

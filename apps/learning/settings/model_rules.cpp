@@ -15,12 +15,13 @@ SettingType type_of(const nlohmann::json& pattern, const OptionBounds& bounds)
     if (pattern.is_number_float()) return SettingType::Number;
     if (pattern.is_number()) return SettingType::Integer;
     if (pattern.is_boolean()) return SettingType::Boolean;
-    if (pattern.is_null()) return bounds.words.empty() ? SettingType::NumberList : SettingType::Text;  // none by default; a number is a list of one
+    // Null stands for a list that is empty by default; one number is a list of one.
+    if (pattern.is_null()) return bounds.words.empty() ? SettingType::NumberList : SettingType::Text;
     if (!pattern.is_array()) return SettingType::Text;
     return !pattern.empty() && pattern[0].is_string() ? SettingType::TextList : SettingType::NumberList;
 }
 
-/// A default as YAML: words without the quotes of JSON.
+/// Writes a default as YAML: words without the quotes of JSON.
 std::string yaml_text(const nlohmann::json& value)
 {
     if (value.is_null()) return {};
@@ -36,7 +37,7 @@ SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
     SettingRule rule{
         .path = "model." + option.name, .type = type_of(pattern, option.bounds), .fallback = yaml_text(pattern), .meaning = option.meaning + condition};
     if (option.only_with.empty()) rule.bounds = option.bounds;
-    rule.bounds.words = option.bounds.words;  // the model checks the rest where it matters
+    rule.bounds.words = option.bounds.words;  // the model checks the other bounds where they matter
     if (pattern.is_number_integer()) {
         rule.bounds.least = std::max(rule.bounds.least, 0.0);
         rule.bounds.most = std::min(rule.bounds.most, kLargeCount);
@@ -44,7 +45,7 @@ SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
     return rule;
 }
 
-/// What follows from the data may be stated, too.
+/// Makes the rule of an argument that follows from the data; a configuration may state it, too.
 SettingRule width_rule(const std::string& name, const nlohmann::json& width, const std::string& meaning)
 {
     SettingRule rule{.path = "model." + name,
@@ -70,7 +71,8 @@ std::vector<SettingRule> rules_of(const ModelEntry& entry)
         if (!widths.contains(option.name)) {
             rules.push_back(option_rule(option, pattern_of(option.name)));
             if (pattern_of(option.name) != entry.default_of(option.name)) rules.back().type = SettingType::NumberList;
-            if (option.name == "aabb_min" || option.name == "aabb_max") rules.back().fallback = {};  // `model_arguments` has that of the data's frame
+            // `model_arguments` computes these defaults from the data's frame.
+            if (option.name == "aabb_min" || option.name == "aabb_max") rules.back().fallback = {};
             continue;
         }
         rules.push_back(width_rule(option.name, widths[option.name], option.meaning));
@@ -80,7 +82,8 @@ std::vector<SettingRule> rules_of(const ModelEntry& entry)
     return rules;
 }
 
-/// Adds a rule, or the model's name to the one that other models have for the key, which then allows what any of them does.
+/// Adds a rule, or adds the model's name to the same key's rule of other models, which then allows what any of them
+/// allows.
 void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::string& model)
 {
     const auto known = std::find_if(rules.begin(), rules.end(), [&](const auto& other) { return other.path == rule.path; });
@@ -96,7 +99,7 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
     bounds.above = bounds.above && rule.bounds.above;
     bounds.least = std::min(bounds.least, rule.bounds.least);
     bounds.most = std::max(bounds.most, rule.bounds.most);
-    if (rule.type == SettingType::NumberList) known->type = rule.type;  // a single number is one of one
+    if (rule.type == SettingType::NumberList) known->type = rule.type;  // a single number is a list of one
     if (known->fallback != rule.fallback) known->fallback = {};
 }
 

@@ -8,7 +8,8 @@
 
 namespace meshard {
 
-/// Keys of the group `model` of a training configuration, each with the models that it belongs to: of one registered model, with its defaults, or of all.
+/// Returns the keys of the group `model` of a training configuration, each with the models that have it: the keys of
+/// one registered model with its defaults, or those of all.
 std::vector<SettingRule> model_rules(std::string_view model);
 
 }  // namespace meshard

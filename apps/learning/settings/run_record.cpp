@@ -8,6 +8,8 @@
 #include "io/bytes/mapped_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -16,7 +18,7 @@
 namespace meshard {
 namespace {
 
-// Begins the first line: at the end it would be missing where the file was cut short, as in files of earlier versions.
+// The record is the first line, since a file that was cut short, like those of earlier versions, lacks a last one.
 constexpr std::string_view kBegin = "# meshard run ", kVersion = "1";
 
 std::filesystem::path file_in(const std::filesystem::path& run_dir)
@@ -28,17 +30,16 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 {
     if (text.starts_with('#') ? text.find("\n") == std::string_view::npos : text.find_first_not_of(" \n") == std::string_view::npos)
         throw IoError("run: " + path.string() + " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
-    if (!text.starts_with(kBegin)) return;  // of an earlier version
+    if (!text.starts_with(kBegin)) return;  // an earlier version wrote the file
     const auto end = text.find('\n');
     const auto record = text.substr(kBegin.size(), end - kBegin.size()), lines = text.substr(end + 1);
     const auto version = record.substr(0, record.find(' '));
     if (version != kVersion) throw UnknownVersion("run: " + path.string() + ", the settings of a run,", std::string(version), std::string(kVersion));
     const auto stated = record.substr(std::min(version.size() + 1, record.size()));
     if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated)
-        throw IoError("run: " + path.string() + " is damaged or was changed: its lines have the hash " + hash + ", and when it was written had " +
-                      std::string(stated) +
-                      ". Settings are changed by words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first "
-                      "line.");
+        throw IoError(fmt::format("run: {} is damaged or was changed: its lines have the hash {}, and when it was written had {}. Settings are changed by "
+                                  "words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first line.",
+                                  path.string(), hash, stated));
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 void write_run_settings(const std::filesystem::path& run_dir, const Settings& settings)
 {
     const auto lines = settings.to_yaml(true);
-    write_file_atomically(file_in(run_dir), std::string(kBegin) + std::string(kVersion) + " " + hash_text(xxh64_of_text(lines)) + "\n" + lines);
+    write_file_atomically(file_in(run_dir), fmt::format("{}{} {}\n{}", kBegin, kVersion, hash_text(xxh64_of_text(lines)), lines));
 }
 
 Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides, std::vector<std::string>* dropped)
@@ -55,7 +56,8 @@ Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const
     const auto file = MappedFile::open(path, "run");
     require_unchanged(path, file->text());
     std::vector<std::string> words(overrides.begin(), overrides.end());
-    // Runs of earlier versions name keys that are gone. One had no other value; the other changed training, which a run cannot go on with.
+    // Runs of earlier versions have keys that were removed: `logging.jsonl` had only one value;
+    // `training.force_weights` changed training, so such a run cannot be resumed.
     if (file->text().find("\n  jsonl: ") != std::string_view::npos) words.insert(words.begin(), "~logging.jsonl");
     if (!dropped && file->text().find("\n  force_weights: ") != std::string_view::npos) words.insert(words.begin(), "~training.force_weights");
     return read_training_settings(path, words, dropped);

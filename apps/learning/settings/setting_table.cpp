@@ -7,7 +7,7 @@
 namespace meshard {
 namespace {
 
-/// The shortest text, such as 0.5 and 1e-4.
+/// Writes a number as its shortest text, such as 0.5 and 1e-4.
 std::string number_text(double value)
 {
     const auto written = [&](std::chars_format format) {
@@ -19,7 +19,7 @@ std::string number_text(double value)
     return scientific.size() < fixed.size() ? scientific : fixed;
 }
 
-/// A list of one is that one.
+/// Joins values as a YAML list; a list of one is written as its value.
 std::string list_text(const std::vector<std::string>& values)
 {
     std::string text;

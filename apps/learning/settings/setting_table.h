@@ -17,7 +17,7 @@
 namespace meshard {
 namespace detail {
 
-/// A rule with the type and the default that a variable gives its key.
+/// Makes a rule with the type and the default of a key's variable.
 SettingRule rule_like(const std::string& value);
 SettingRule rule_like(const std::filesystem::path& value);
 SettingRule rule_like(bool value);
@@ -45,7 +45,7 @@ SettingRule rule_like(const std::map<std::string, Value>& /*values*/)
     return rule_like(Value{});
 }
 
-/// Stores a setting, which fits the rule. A word in place of a number leaves a variable as it is.
+/// Stores a setting that fits the rule. A word in place of a number leaves the variable unchanged.
 void store(const Setting& setting, std::string& value);
 void store(const Setting& setting, std::filesystem::path& value);
 void store(const Setting& setting, bool& value);
@@ -71,16 +71,18 @@ void store(const Setting& setting, std::map<std::string, Value>& values)
 
 }  // namespace detail
 
-/// Keys of a configuration, each bound to the variable that it sets, which gives the key its type and its default. Variables must live as long as the table.
+/// The keys of a configuration, each bound to the variable that it sets and that gives its type and default. The
+/// variables must outlive the table.
 class SettingTable {
 public:
     using Store = std::function<void(const Setting&)>;
 
     SettingRule& add(SettingRule rule, Store store);
 
-    /// Strings, paths, numbers, bools, lists of strings or numbers, arrays of numbers; an `optional` number or array is absent unless set, and of a `map`,
-    /// whose key ends with `.*`, each name is an entry. Whole numbers lie from 0 to kLargeCount unless the bounds say less. A word among the bounds of numbers
-    /// is their default, and stands for the variable's initial value.
+    /// Binds a key to a string, path, number, bool, list of strings or numbers, or array of numbers. An `optional`
+    /// number or array is absent unless set, and in a `map`, whose key ends with `.*`, each name is an entry. Whole
+    /// numbers lie from 0 to kLargeCount unless the bounds say less. A word among the bounds of numbers is their
+    /// default, and stands for the variable's initial value.
     template <class Value>
     SettingRule& add(std::string path, Value& value, OptionBounds bounds, std::string meaning)
     {
@@ -88,7 +90,8 @@ public:
                    [&value](const Setting& setting) { detail::store(setting, value); });
     }
 
-    /// A variable that has one of some values, each of which has a name. A value's first name is the default's.
+    /// Binds a key to a variable that has one of some named values. Of several names of the initial value, the first is
+    /// the default.
     template <class Value>
     SettingRule& add_choice(std::string path, Value& value, const std::vector<std::pair<std::string, std::type_identity_t<Value>>>& choices,
                             std::string meaning)
@@ -106,7 +109,8 @@ public:
         });
     }
 
-    /// One `Element` for each name below a key, as its member `name`; its `add_keys(table, base)` adds its keys, at `base` and below it.
+    /// Adds one `Element` for each name below a key, as its member `name`; its `add_keys(table, base)` adds its keys,
+    /// at `base` and below it.
     template <class Element>
     void add_each(const std::string& path, std::vector<Element>& elements)
     {
@@ -130,7 +134,7 @@ public:
 
     const std::vector<SettingRule>& rules() const { return rules_; }
 
-    /// Sets the variables to what a configuration says.
+    /// Sets the variables to the values of a configuration.
     void store(const Settings& settings) const;
 
 private:
@@ -138,7 +142,7 @@ private:
     void store(const Setting& setting) const;
 
     std::vector<SettingRule> rules_;
-    std::vector<Store> stores_;  // as `rules_`
+    std::vector<Store> stores_;  // one for each of `rules_`
 };
 
 }  // namespace meshard

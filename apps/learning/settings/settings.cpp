@@ -4,6 +4,8 @@
 #include "apps/console/console.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -32,9 +34,7 @@ std::vector<std::string> split(std::string_view text, char separator)
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator)
 {
-    std::string text;
-    for (const auto& part : parts) text += (text.empty() ? "" : std::string(separator)) + part;
-    return text;
+    return fmt::format("{}", fmt::join(parts, separator));
 }
 
 bool is_one_of(const std::vector<std::string>& words, const std::string& word)
@@ -42,7 +42,7 @@ bool is_one_of(const std::vector<std::string>& words, const std::string& word)
     return std::ranges::find(words, word) != words.end();
 }
 
-/// Whether the first segments of `pattern` fit `path`; `whole`: all of them.
+/// Whether the first segments of `pattern` fit `path`, or, with `whole`, all segments.
 bool fits(std::string_view pattern, const std::vector<std::string>& path, bool whole)
 {
     const auto segments = split(pattern, '.');
@@ -64,7 +64,7 @@ bool has_rules_below(std::span<const SettingRule> rules, const std::vector<std::
     return std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return fits(rule.path, path, false); });
 }
 
-/// Names that may stand below `path`.
+/// Returns the names that may stand below `path`.
 std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const std::vector<std::string>& path)
 {
     std::vector<std::string> names;
@@ -88,7 +88,7 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
     if (!nearest.empty()) {
         message += " Did you mean '" + prefix + nearest + "'?";
     } else {
-        // The name may be right and its place wrong: look for it among the last names of all keys.
+        // The name may be right at a wrong place, so it is looked up among the last names of all keys.
         for (const auto& rule : rules) {
             if (nearest.empty() && split(rule.path, '.').back() == name) nearest = rule.path;
         }
@@ -124,21 +124,20 @@ std::string expected(const SettingRule& rule)
         text = list + " numbers";
         break;
     }
-    std::ostringstream range;
-    range.precision(12);
-    if (std::isfinite(least)) range << (above ? " above " : " from ") << least;
-    if (std::isfinite(most)) range << " to " << most;
-    text += range.str();
+    if (std::isfinite(least)) text += fmt::format(" {} {:.12g}", above ? "above" : "from", least);
+    if (std::isfinite(most)) text += fmt::format(" to {:.12g}", most);
+
     if (rule.type == SettingType::NumberOrTextList) text += ", or a list of texts";
     if (!words.empty()) text += (text.empty() ? "" : rule.type == SettingType::TextList ? " " : ", or ") + join(words, ", ");
     return text;
 }
 
-/// The same for numbers that are equal.
+/// Returns the shortest text of a number, so that equal numbers have the same text.
 std::string shortest_text(double number)
 {
     std::array<char, 32> digits;
-    char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), number + 0.0).ptr;  // + 0.0: of -0 that is 0
+    // + 0.0 turns -0 into 0.
+    char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), number + 0.0).ptr;
     return {digits.data(), end};
 }
 
@@ -152,7 +151,7 @@ bool is_number_in_range(const SettingRule& rule, const std::string& text)
 void check(const SettingRule& rule, const Setting& setting)
 {
     const auto refuse = [&](const std::string& found) {
-        throw UsageError(setting.source + ": " + setting.path + " is " + found + "; expected " + expected(rule) + ".");
+        throw UsageError(fmt::format("{}: {} is {}; expected {}.", setting.source, setting.path, found, expected(rule)));
     };
     const bool may_be_list = rule.type == SettingType::TextList || rule.type == SettingType::NumberList || rule.type == SettingType::NumberOrTextList;
     if (setting.is_list && !may_be_list) refuse("a list");
@@ -161,15 +160,15 @@ void check(const SettingRule& rule, const Setting& setting)
     const bool may_be_any = (is_text && words.empty()) || (rule.type == SettingType::NumberOrTextList && setting.is_list);
     for (const auto& value : setting.values) {
         if (is_one_of(rule.not_yet, value)) {
-            throw UsageError(setting.source + ": " + setting.path + ": " + value + " is not implemented" +
-                             (words.empty() ? "; leave the key out." : ". Available: " + join(words, ", ") + "."));
+            throw UsageError(fmt::format("{}: {}: {} is not implemented{}", setting.source, setting.path, value,
+                                         words.empty() ? "; leave the key out." : fmt::format(". Available: {}.", fmt::join(words, ", "))));
         }
         const bool may_be_number = !is_text && rule.type != SettingType::Boolean;
         if (may_be_any || is_one_of(words, value) || (may_be_number && is_number_in_range(rule, value))) continue;
         const auto nearest = nearest_name(value, words);
         refuse("'" + value + "'" + (nearest.empty() ? "" : " (did you mean '" + nearest + "'?)"));
     }
-    // A word stands alone where numbers may be many.
+    // Where a list of numbers may stand, a word may only stand alone.
     const bool is_word = setting.values.size() == 1 && is_one_of(words, setting.values[0]);
     const bool has_words = !is_text && std::ranges::any_of(setting.values, [&](const auto& value) { return is_one_of(words, value); });
     const bool is_short_or_long = rule.length > 0 && setting.values.size() != rule.length;
@@ -179,12 +178,13 @@ void check(const SettingRule& rule, const Setting& setting)
 std::string place(const std::string& file, const YAML::Mark& mark)
 {
     if (mark.line < 0) return file;
-    return file + ":" + std::to_string(mark.line + 1) + ":" + std::to_string(mark.column + 1);
+    return fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
 }
 
 using TakeSetting = std::function<void(Setting)>;
 
-/// Visits the leaves of a YAML tree, but not what `is_removed` says of a dotted path. `source` is the file's name, or `command line`.
+/// Passes the leaves of a YAML tree to `take`, except at paths that `is_removed` accepts. `source` is the file's name,
+/// or `command line`.
 void walk(const YAML::Node& node, const std::vector<std::string>& path, const std::string& source, std::span<const SettingRule> rules,
           const std::function<bool(const std::string& path)>& is_removed, const TakeSetting& take)
 {
@@ -195,20 +195,20 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
         if (node.IsNull()) return;
         if (node.IsScalar()) setting.values.push_back(node.Scalar());
         for (const auto& entry : node) {
-            if (!entry.IsScalar()) throw UsageError(place(source, entry.Mark()) + ": an entry of " + setting.path + " is no single value.");
+            if (!entry.IsScalar()) throw UsageError(fmt::format("{}: an entry of {} is no single value.", place(source, entry.Mark()), setting.path));
             setting.values.push_back(entry.Scalar());
         }
         take(std::move(setting));
         return;
     }
     if (!path.empty() && !has_rules_below(rules, path)) {
-        if (rule) throw UsageError(here + ": " + join(path, ".") + " has keys below it; expected " + expected(*rule) + ".");
+        if (rule) throw UsageError(fmt::format("{}: {} has keys below it; expected {}.", here, fmt::join(path, "."), expected(*rule)));
         refuse_unknown(rules, path, here);
     }
     if (node.IsNull()) return;
     if (!node.IsMap()) {
-        throw UsageError(here + ": " + (path.empty() ? "the file" : join(path, ".")) + " is no group of keys; below it may stand " +
-                         join(names_allowed(rules, path), ", ") + ".");
+        throw UsageError(fmt::format("{}: {} is no group of keys; below it may stand {}.", here, path.empty() ? "the file" : join(path, "."),
+                                     fmt::join(names_allowed(rules, path), ", ")));
     }
     std::map<std::string, YAML::Mark> seen;
     for (const auto& child : node) {
@@ -216,8 +216,8 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
         child_path.push_back(child.first.Scalar());
         const auto [earlier, is_new] = seen.emplace(child.first.Scalar(), child.first.Mark());
         if (!is_new) {
-            throw UsageError(place(source, child.first.Mark()) + ": " + join(child_path, ".") + " stands twice, here and at " + place(source, earlier->second) +
-                             ". Remove one.");
+            throw UsageError(fmt::format("{}: {} stands twice, here and at {}. Remove one.", place(source, child.first.Mark()), fmt::join(child_path, "."),
+                                         place(source, earlier->second)));
         }
         if (is_removed(join(child_path, "."))) continue;
         if (!rule_of(rules, child_path) && !has_rules_below(rules, child_path)) {
@@ -236,21 +236,21 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
         std::string line;
         for (int i = 0; i <= error.mark.line && std::getline(lines, line); ++i) continue;
         if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos) {
-            throw UsageError(source + ":" + std::to_string(error.mark.line + 1) + ": the line is indented by a tab; YAML wants spaces.");
+            throw UsageError(fmt::format("{}:{}: the line is indented by a tab; YAML wants spaces.", source, error.mark.line + 1));
         }
-        throw UsageError(place(source, error.mark) + ": this is no YAML: " + error.msg + ".");
+        throw UsageError(fmt::format("{}: this is no YAML: {}.", place(source, error.mark), error.msg));
     }
 }
 
-/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and
-/// null.
+/// Reads a text of the command line as it stands: in `output_dir=run #2: long` it has no comment and no group of keys.
+/// Quotes, lists, groups and null are read as in YAML.
 YAML::Node text_value(const std::string& word)
 {
     if (word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
     return YAML::Node(word);
 }
 
-/// A scalar as YAML reads it back as the same text.
+/// Quotes a scalar so that YAML reads it back as the same text.
 std::string quoted(const std::string& text)
 {
     const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos && text.front() != ' ' && text.back() != ' ' &&
@@ -278,7 +278,7 @@ std::optional<double> number_in(const std::string& text)
 
 void Settings::add(Setting setting)
 {
-    // `fields.p=x` and `fields.p.from=x` are two ways to say the same: the later one counts.
+    // `fields.p=x` and `fields.p.from=x` set the same, so the later one replaces the other.
     std::erase_if(settings_, [&](const Setting& known) { return known.path.starts_with(setting.path + ".") || setting.path.starts_with(known.path + "."); });
     for (auto& known : settings_) {
         if (known.path == setting.path) {
@@ -303,8 +303,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     if (!stream || !std::filesystem::is_regular_file(file)) {
         throw IoError("configuration " + file.string() + " cannot be read. Is the path right?");
     }
-    // What the command line removes from the file need not be known: its keys may belong to another model.
-    std::map<std::string, bool> removed;  // and whether there was such a key
+    // Keys that the command line removes from the file may be unknown, since they may belong to another model.
+    std::map<std::string, bool> removed;  // and whether the file has the key
     for (const auto& word : overrides) {
         if (word.starts_with('~')) removed.emplace(word.substr(1), false);
     }
@@ -323,10 +323,10 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
             const auto path = word.substr(1);
             for (const auto& setting : settings.settings_) {
                 if (setting.source != "command line" || (setting.path != path && !setting.path.starts_with(path + "."))) continue;
-                throw UsageError("command line: '" + word + "' stands after " + setting.path +
-                                 "=..., which it would remove. Put it first to remove the file's, or leave one out.");
+                throw UsageError(fmt::format(
+                    "command line: '{}' stands after {}=..., which it would remove. Put it first to remove the file's, or leave one out.", word, setting.path));
             }
-            if (!removed.at(path)) throw UsageError("command line: '" + word + "' removes nothing: " + path + " is not set.");
+            if (!removed.at(path)) throw UsageError(fmt::format("command line: '{}' removes nothing: {} is not set.", word, path));
             continue;
         }
         const auto equals = word.find('=');
@@ -334,7 +334,7 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
             throw UsageError("command line: '" + word + "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
         }
         if (equals + 1 == word.size())
-            throw UsageError("command line: '" + word + "' has no value after the =. To remove the setting: '~" + word.substr(0, equals) + "'.");
+            throw UsageError(fmt::format("command line: '{}' has no value after the =. To remove the setting: '~{}'.", word, word.substr(0, equals)));
         const auto path = split(std::string_view(word).substr(0, equals), '.');
         if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");
         const auto* rule = rule_of(rules, path);
@@ -358,8 +358,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     for (auto& setting : settings.settings_) {
         for (const auto& value : setting.values) {
             if (value == kMustBeSet) {
-                throw UsageError((setting.source == "default" ? "" : setting.source + ": ") + setting.path + " must be set, e.g. by adding " + setting.path +
-                                 "=... to the command line.");
+                throw UsageError(fmt::format("{0}{1} must be set, e.g. by adding {1}=... to the command line.",
+                                             setting.source == "default" ? "" : setting.source + ": ", setting.path));
             }
         }
         const auto& rule = *rule_of(rules, setting.path);
@@ -377,19 +377,20 @@ void Settings::resolve_references()
                 const auto begin = value.find("${");
                 const auto end = value.find('}', begin);
                 if (end == std::string::npos || depth > 20) {
-                    throw UsageError(setting.source + ": " + setting.path + " holds a reference without end: '" + value + "'.");
+                    throw UsageError(fmt::format("{}: {} holds a reference without end: '{}'.", setting.source, setting.path, value));
                 }
                 const auto name = value.substr(begin + 2, end - begin - 2);
                 std::string replacement;
                 if (name.starts_with("env:")) {
                     const char* variable = std::getenv(name.c_str() + 4);
                     if (!variable)
-                        throw UsageError(setting.source + ": " + setting.path + " needs the environment variable " + name.substr(4) + ", which is not set.");
+                        throw UsageError(
+                            fmt::format("{}: {} needs the environment variable {}, which is not set.", setting.source, setting.path, name.substr(4)));
                     replacement = variable;
                 } else {
                     const auto* other = find(name);
                     if (!other || other->is_list)
-                        throw UsageError(setting.source + ": " + setting.path + " refers to '" + name + "', which has no single value.");
+                        throw UsageError(fmt::format("{}: {} refers to '{}', which has no single value.", setting.source, setting.path, name));
                     replacement = other->values.at(0);
                 }
                 value.replace(begin, end - begin + 1, replacement);
@@ -482,7 +483,7 @@ std::string Settings::to_yaml(bool with_sources) const
 
 std::string value_text(const SettingRule& rule)
 {
-    constexpr double kCount = 1e9;  // which no count reaches: not worth saying
+    constexpr double kCount = 1e9;  // an upper bound that no count reaches is not worth showing
     auto shown = rule;
     if (shown.bounds.most >= kCount) shown.bounds.most = std::numeric_limits<double>::infinity();
     return expected(shown);

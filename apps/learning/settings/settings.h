@@ -16,36 +16,36 @@ namespace meshard {
 
 enum class SettingType : std::uint8_t { Text, Integer, Number, Boolean, TextList, NumberList, NumberOrTextList };
 
-inline constexpr double kLargeCount = 1e9;  ///< upper bound of counts that have no other
+inline constexpr double kLargeCount = 1e9;  ///< upper bound of counts that have no other bound
 
-/// One key of a configuration: what it is called, what it may be, and what it is when nobody says.
+/// One key of a configuration: its name, the values that it allows, and its default.
 struct SettingRule {
     std::string path = {};  ///< dotted; `*` stands for any name
     SettingType type = SettingType::Text;
     std::string fallback = {};              ///< as YAML; empty: absent, `???`: must be set
-    OptionBounds bounds = {};               ///< the words are all that a Text may be, or what may stand in place of a number
+    OptionBounds bounds = {};               ///< the words are all values of a Text, or alternatives to a number
     std::string meaning = {};               ///< a line for people, without a full stop
     std::vector<std::string> not_yet = {};  ///< words that are known elsewhere and refused here as not implemented
-    std::size_t length = 0;                 ///< of a list; 0: any
-    std::string of = {};                    ///< the models that have it; empty: every run does
+    std::size_t length = 0;                 ///< number of values of a list; 0: any
+    std::string of = {};                    ///< the models that have the key; empty: every run has it
 };
 
-/// A value and where it came from: `car.yaml:3:5`, `command line` or `default`.
+/// A value and its source: `car.yaml:3:5`, `command line` or `default`.
 struct Setting {
     std::string path;
     std::vector<std::string> values;  ///< one, or the entries of a list
     bool is_list = false;
     std::string source;
-    SettingType type = SettingType::Text;  ///< that of its rule
+    SettingType type = SettingType::Text;  ///< type of its rule
 };
 
-/// A configuration: a YAML file without what `~key` words of the command line remove from it (a key and all below), then `key=value` words, then
-/// defaults, each checked against a table of rules.
+/// A configuration: the values of a YAML file, except keys (with all below them) that `~key` words of the command line
+/// remove, then `key=value` words, then defaults. All are checked against a table of rules.
 class Settings {
 public:
-    /// Values may hold `${env:NAME}` and `${other.key}`.
-    /// @throws UsageError for a key that no rule names (with the nearest that one does), a value of the wrong type, out of range or not
-    ///         implemented, and a `???` that was left; with file, line and column where there is one.
+    /// Reads a configuration. Values may hold `${env:NAME}` and `${other.key}`.
+    /// @throws UsageError for a key that no rule names (with the nearest that one does), a value of the wrong type,
+    ///         out of range or not implemented, and a `???` that was left; with file, line and column where known.
     /// @throws IoError if the file cannot be read.
     static Settings read(const std::filesystem::path& file, std::span<const std::string> overrides, std::span<const SettingRule> rules);
 
@@ -57,16 +57,16 @@ public:
     /// Names that stand in place of `*` in `prefix.*`, in the order of the file.
     std::vector<std::string> names_below(std::string_view prefix) const;
 
-    /// As YAML, every key of the table that has a value; on request with the source of each in a comment.
+    /// Writes every key that has a value as YAML; on request with each source in a comment.
     std::string to_yaml(bool with_sources) const;
 
-    /// Keys and values, without their sources, that all ranks of a run must have in common: all but `data.shards`, which each host may have on a disk of its
-    /// own. Numbers that are equal are the same text, however they are written.
+    /// Returns the keys and values on which all ranks of a run must agree: all but `data.shards`, which may lie on each
+    /// host's own disk. Equal numbers have the same text, however they are written.
     Facts facts() const;
 
     const std::vector<Setting>& all() const { return settings_; }
 
-    /// Where a setting came from, to begin a message with: `car.yaml:3:5: training.loss`.
+    /// Returns a setting's source and path, with which a message begins: `car.yaml:3:5: training.loss`.
     std::string where(std::string_view path) const;
 
 private:
@@ -76,16 +76,16 @@ private:
     std::vector<Setting> settings_;  // in the order of the file, defaults last
 };
 
-/// The rule for a dotted path, or null.
+/// Returns the rule for a dotted path, or null.
 const SettingRule* rule_of(std::span<const SettingRule> rules, const std::string& path);
 
-/// The number that a text is; nothing for any other text, and for numbers that are not finite.
+/// Returns the number that a text is; nothing for any other text, and for numbers that are not finite.
 std::optional<double> number_in(const std::string& text);
 
-/// What may stand for a key, e.g. `a whole number from 1, or auto`.
+/// Describes the values that a key allows, e.g. `a whole number from 1, or auto`.
 std::string value_text(const SettingRule& rule);
 
-/// The table as text for a person: key, default, meaning.
+/// Writes the table as text for a person: key, default, meaning.
 std::string describe(std::span<const SettingRule> rules);
 
 }  // namespace meshard

@@ -6,6 +6,9 @@
 #include "apps/learning/settings/model_rules.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -15,17 +18,19 @@
 namespace meshard {
 namespace {
 
-/// Of a checkpoint.
+/// Returns the kind that a checkpoint names.
 SamplingKind sampling_kind(const std::string& name)
 {
     const auto found = std::ranges::find(kSamplingKinds, name, &std::pair<std::string, SamplingKind>::first);
     return found == kSamplingKinds.end() ? SamplingKind::Uniform : found->second;
 }
 
-/// @param base   `data.split`, or that of a set
+/// Checks a split and completes its default.
+/// @param base   `data.split`, or the key of a set's split
 void complete_split(const Settings& settings, SplitConfig& split, const std::string& base)
 {
-    if (!split.manifest.empty() && !split.column.empty()) throw UsageError(settings.where(base + ".manifest") + " and " + base + ".column exclude each other.");
+    if (!split.manifest.empty() && !split.column.empty())
+        throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(base + ".manifest"), base));
     if (!split.name.empty() && split.manifest.empty())
         throw UsageError(settings.where(base + ".name") + " names a split of a manifest, and there is none: give data.split.manifest.");
     double sum = 0;
@@ -33,8 +38,8 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
         const auto path = base + "." + part;
         const auto* setting = settings.find(path);
         if (!setting) continue;
-        if (!split.column.empty()) throw UsageError(settings.where(path) + " and " + base + ".column exclude each other.");
-        if (!split.name.empty()) throw UsageError(settings.where(path) + " and " + base + ".name exclude each other.");
+        if (!split.column.empty()) throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(path), base));
+        if (!split.name.empty()) throw UsageError(fmt::format("{} and {}.name exclude each other.", settings.where(path), base));
         if (!split.manifest.empty() && (!setting->is_list || split.manifest.find('*') != std::string::npos)) {
             throw UsageError(settings.where(path) + (setting->is_list ? " names lists of data.split.manifest, which is a file a part: leave one of them out."
                                                                       : " must name lists of data.split.manifest, e.g. [full_train]."));
@@ -42,7 +47,7 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
         if (!setting->is_list) sum += split.shares.at(part);
     }
     if (!split.lists.empty() && !split.shares.empty()) throw UsageError(base + ": give shares or lists of ids, not both.");
-    if (sum > 1 + 1e-9) throw UsageError(base + ": the shares add up to " + std::to_string(sum) + "; at most 1 is possible.");
+    if (sum > 1 + 1e-9) throw UsageError(fmt::format("{}: the shares add up to {:f}; at most 1 is possible.", base, sum));
     if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
         throw UsageError(settings.where(base + ".name") + " names a split of data.split.manifest, which is a file a part: leave one of them out.");
     if (split.column.empty() && split.manifest.empty() && split.lists.empty() && split.shares.empty()) split.shares["train"] = 1.0;
@@ -50,10 +55,10 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
 
 void check_files(const Settings& settings, const std::string& files, const std::string& key)
 {
-    if (files.find('*') == std::string::npos) throw UsageError(settings.where(key) + " is '" + files + "'; it needs a * where the case's id stands.");
+    if (files.find('*') == std::string::npos) throw UsageError(fmt::format("{} is '{}'; it needs a * where the case's id stands.", settings.where(key), files));
 }
 
-/// Several sets of cases in place of one.
+/// Checks several sets of cases and completes them from the common settings.
 void complete_sets(const Settings& settings, DataConfig& data)
 {
     for (auto& set : data.sets) {
@@ -80,8 +85,8 @@ void complete_sets(const Settings& settings, DataConfig& data)
         throw UsageError(settings.where("data.split.manifest") + " lies below one folder, and there are several data.sets: give each its own split.");
 }
 
-/// The surface whose distance `sdf` is.
-/// @param is_body   the model encodes it, whatever the points are told
+/// Checks the settings of the surface from which `sdf` is measured.
+/// @param is_body   whether the model encodes this surface, whatever the inputs are
 void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
 {
     const bool has_files = !data.wall.empty(), has_patches = settings.has("data.wall_patches");
@@ -100,9 +105,9 @@ void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
                          "that are it (data.wall_patches=[boundary/car]).");
     }
     if (data.needs_wall() && !has_files && !has_patches) {
-        throw UsageError(settings.where("data.inputs") + (data.has_input("wall_direction") ? " has wall_direction, which way" : " has sdf, the distance") +
-                         " to a surface, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own "
-                         "files that are it (data.wall_patches=[boundary/car]).");
+        throw UsageError(fmt::format("{} has {} to a surface, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own "
+                                     "files that are it (data.wall_patches=[boundary/car]).",
+                                     settings.where("data.inputs"), data.has_input("wall_direction") ? "wall_direction, which way" : "sdf, the distance"));
     }
 }
 
@@ -121,7 +126,7 @@ double quantity_of(const std::string& name, const std::vector<std::string>& entr
 
 namespace {
 
-/// By what targets are divided.
+/// Checks the quantities by which targets are divided, and parses those that are numbers.
 void complete_scaling(const Settings& settings, DataConfig& data)
 {
     if (data.shares_deviation && std::none_of(data.fields.begin(), data.fields.end(), is_vector)) {
@@ -136,8 +141,8 @@ void complete_scaling(const Settings& settings, DataConfig& data)
     for (auto it = data.reference_columns.begin(); it != data.reference_columns.end();) {
         const auto& [name, entries] = *it;
         if (entries.size() != 1 && !(name == "U_inf" && entries.size() == 3)) {
-            throw UsageError(settings.where("data.reference." + name) + " has " + std::to_string(entries.size()) + " values; expected one" +
-                             (name == "U_inf" ? ", or the three components of a vector." : "."));
+            throw UsageError(fmt::format("{} has {} values; expected one{}", settings.where("data.reference." + name), entries.size(),
+                                         name == "U_inf" ? ", or the three components of a vector." : "."));
         }
         const bool is_said = std::ranges::all_of(entries, [](const auto& entry) { return number_in(entry).has_value(); });
         if (is_said) data.reference[name] = quantity_of(name, entries, [](const std::string&) { return 0.0; });
@@ -145,7 +150,7 @@ void complete_scaling(const Settings& settings, DataConfig& data)
     }
 }
 
-/// The free stream of `data.reference`.
+/// Takes the free stream from `data.reference`.
 void complete_forces(const Settings& settings, ForceSettings& forces)
 {
     if (const auto* velocity = settings.find("data.reference.U_inf")) forces.velocity = velocity->values;
@@ -162,11 +167,11 @@ void complete_forces(const Settings& settings, ForceSettings& forces)
     if (const auto* ambient = settings.find("data.reference.p_inf"); ambient && ambient->values.size() == 1) forces.ambient = ambient->values[0];
 }
 
-/// Height over ground, and what the model is told of places besides themselves.
+/// Checks the settings of heights over ground and of the encoding of places.
 void check_places(const Settings& settings, const DataConfig& data)
 {
     if (data.frame.ground != "bounds" && !number_in(data.frame.ground))
-        throw UsageError(settings.where("data.ground") + " is '" + data.frame.ground + "'; expected a number.");
+        throw UsageError(fmt::format("{} is '{}'; expected a number.", settings.where("data.ground"), data.frame.ground));
     if (data.has_input("height") && !(std::hypot(data.frame.up[0], data.frame.up[1], data.frame.up[2]) > 0)) {
         throw UsageError(settings.where("data.forces.up") + " has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
     }
@@ -181,12 +186,12 @@ void check_fields(const DataConfig& data, const std::string& base)
     if (data.fields.empty()) throw UsageError(base + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
 }
 
-/// @param key   names the inputs
+/// @param key   the key of the inputs
 void check_inputs(const Settings& settings, const DataConfig& data, const std::string& key, const std::string& examples)
 {
     const std::set<std::string> different(data.inputs.begin(), data.inputs.end());
     if (data.inputs.empty() || data.inputs.front() != "points" || different.size() != data.inputs.size())
-        throw UsageError(settings.where(key) + " must begin with points and name each input once, e.g. " + examples + ".");
+        throw UsageError(fmt::format("{} must begin with points and name each input once, e.g. {}.", settings.where(key), examples));
 }
 
 void complete_data(const Settings& settings, TrainingRunConfig& config)
@@ -223,7 +228,7 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
     if (data.shards.empty()) data.shards = config.run_dir() / "shards";
 }
 
-/// The volume of cases whose surface is `surface`, or nothing where cases have one part.
+/// Returns the volume's settings of cases whose surface is `surface`, or nothing if cases have one part.
 std::optional<DataConfig> volume_config(const Settings& settings, const DataConfig& surface)
 {
     if (settings.names_below("data.volume").empty()) return {};
@@ -255,20 +260,20 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
     return volume;
 }
 
-/// What a model that takes a body cannot do, and what it must be told.
+/// Refuses settings that a model with a body does not support, and checks its inputs.
 void check_body_model(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto& entry = find_model(config.model.name);
     const auto* model = entry.of_bodies();
     if (!model) return;
-    const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
+    const auto refuse = [&](const std::string& key, const std::string& why) {
+        throw UsageError(fmt::format("{}: {} {}", settings.where(key), entry.name, why));
+    };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
         const auto expected = data.in_volume ? std::vector<std::string>{"points"} : model->inputs_on_surface;
         if (data.inputs == expected) return;
-        std::string names;
-        for (const auto& name : expected) names += (names.empty() ? "" : ", ") + name;
-        refuse(key, std::string("is told of each point of a ") + (data.in_volume ? "volume its place, and finds out the rest itself" : "surface a given list") +
-                        ". Set [" + names + "].");
+        refuse(key, fmt::format("is told of each point of a {}. Set [{}].",
+                                data.in_volume ? "volume its place, and finds out the rest itself" : "surface a given list", fmt::join(expected, ", ")));
     };
     require_inputs(config.data, "data.inputs");
     if (config.volume) require_inputs(*config.volume, "data.volume.inputs");
@@ -277,7 +282,7 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
         refuse("training.augment", "is told the body, which does not turn with the points yet. Leave training.augment out.");
 }
 
-/// Of a text `points, normals`.
+/// Splits a text such as `points, normals`.
 std::vector<std::string> names_in(const std::string& text)
 {
     std::vector<std::string> names;
@@ -286,7 +291,7 @@ std::vector<std::string> names_in(const std::string& text)
     return names;
 }
 
-/// A number, true or false, a text, or a list of them.
+/// Parses a setting as a number, true or false, a text, or a list of these.
 nlohmann::json json_value(const Setting& setting)
 {
     const auto single = [](const std::string& text) {
@@ -299,11 +304,11 @@ nlohmann::json json_value(const Setting& setting)
     return list;
 }
 
-/// Refuses what adds in an order that depends on the number of ranks, in exact mode too.
+/// Refuses settings whose sums depend on the number of ranks even in exact mode.
 void require_exact(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto refuse = [&](std::string_view path, const std::string& why) {
-        throw UsageError(settings.where(path) + " is " + settings.text(path) + ", which training.exact does not go with: " + why + ".");
+        throw UsageError(fmt::format("{} is {}, which training.exact does not go with: {}.", settings.where(path), settings.text(path), why));
     };
     if (config.training.memory == MemoryMode::Streamed) refuse("training.memory", "its fused blocks add tile by tile. Set stored or recomputed");
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
@@ -330,9 +335,10 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
     auto& weights = training.loss_weights;
     if (!settings.has("training.loss_weights")) weights.assign(kinds.size(), 1.0);
     if (kinds.empty() || weights.size() != kinds.size()) {
-        throw UsageError((kinds.empty() ? settings.where("training.loss") + " is empty"
-                                        : settings.where("training.loss_weights") + " has " + std::to_string(weights.size()) + " numbers") +
-                         "; expected one for each of training.loss, of which there are " + std::to_string(kinds.size()) + ".");
+        throw UsageError(fmt::format("{}; expected one for each of training.loss, of which there are {}.",
+                                     kinds.empty() ? settings.where("training.loss") + " is empty"
+                                                   : fmt::format("{} has {} numbers", settings.where("training.loss_weights"), weights.size()),
+                                     kinds.size()));
     }
     training.loss.terms.clear();
     double sum = 0;
@@ -346,7 +352,8 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
         std::string names;
         for (const auto& field : fields) names += (names.empty() ? "" : ", ") + field.name;
         const bool is_field = std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
-        if (!is_field) throw UsageError(settings.where("training.field_weights." + name) + " weighs a field that data.fields has not; it has " + names + ".");
+        if (!is_field)
+            throw UsageError(fmt::format("{} weighs a field that data.fields has not; it has {}.", settings.where("training.field_weights." + name), names));
     }
     if (!(training.part_weights[0] + training.part_weights[1] > 0))
         throw UsageError(settings.where("training.part_weights") + " must be two numbers, of surface and of volume, not both 0, e.g. [5, 1].");
@@ -364,18 +371,20 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     for (const bool sided : {false, true}) {
         for (const auto& name : sided ? augmentation.sided_constants : augmentation.free_stream) {
             if (std::find(constants.begin(), constants.end(), name) != constants.end()) continue;
-            throw UsageError(settings.where(path + (sided ? "sided_constants" : "free_stream")) + " names '" + name +
-                             "', which is none of data.constants, the columns that the model is told.");
+            throw UsageError(fmt::format("{} names '{}', which is none of data.constants, the columns that the model is told.",
+                                         settings.where(path + (sided ? "sided_constants" : "free_stream")), name));
         }
     }
     const auto& stream = augmentation.free_stream;
     if (!stream.empty() && std::set<std::string>(stream.begin(), stream.end()).size() != 3) {
         throw UsageError(settings.where(path + "free_stream") + " must be three columns: the free stream's x, y and z.");
     }
-    // A scene that turns takes its free stream along: a model that is not told of it would see the same inputs with different answers.
+    // A scene that turns takes its free stream along; a model without the stream as an input would see equal inputs
+    // with different answers.
     const auto& velocity = config.forces.velocity;
     const auto axis = augmentation.mirror_axis;
-    const auto is_along = [&](const std::string& component) { return number_in(component) != 0.0; };  // of a column in some case, to be assumed
+    // A column may be nonzero in some case.
+    const auto is_along = [&](const std::string& component) { return number_in(component) != 0.0; };
     const bool mirrors_stream = velocity.size() == 3 ? axis >= 0 && is_along(velocity[axis]) : axis == 0;
     if (stream.empty() && (augmentation.rotation > 0 || mirrors_stream)) {
         throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
@@ -413,7 +422,7 @@ std::vector<SettingRule> training_rules(std::string_view model)
     config.add_keys(fixed);
     volume.add_volume_keys(of_volume);
     auto rules = fixed.rules(), rules_of_volume = of_volume.rules();
-    for (auto& rule : rules_of_volume) rule.fallback.clear();  // the surface gives it
+    for (auto& rule : rules_of_volume) rule.fallback.clear();  // the surface gives the default
     const auto insert_before_training = [&](const std::vector<SettingRule>& more) {
         const auto training = std::ranges::find_if(rules, [](const auto& rule) { return rule.path.starts_with("training."); });
         rules.insert(training, more.begin(), more.end());
@@ -478,15 +487,14 @@ nlohmann::json to_json(const DataConfig& data)
 {
     auto fields = nlohmann::json::array();
     for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
-    std::string inputs;
-    for (const auto& name : data.inputs) inputs += (inputs.empty() ? "" : ", ") + name;
+
     const bool has_height = data.has_input("height"), is_encoded = data.encoding.kind != "none";
     const DataConfig none;
     nlohmann::json description{{"association", data.on_cells ? "cell" : "point"},
                                {"is_grid", data.is_grid},
                                {"arrays", data.arrays},
                                {"fields", std::move(fields)},
-                               {"inputs", inputs},
+                               {"inputs", fmt::format("{}", fmt::join(data.inputs, ", "))},
                                {"wall_patches", data.wall_patches},
                                {"normals", data.normals},
                                {"constants", data.constants},
@@ -505,7 +513,7 @@ nlohmann::json to_json(const DataConfig& data)
                                {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
                                {"sampling_resolution", data.num_sampled},
                                {"sampling", kSamplingKinds[static_cast<std::size_t>(data.sampling)].first}};
-    if (data.turns_outward) description["orient"] = "outward";  // where it is not said, surfaces are as they are
+    if (data.turns_outward) description["orient"] = "outward";  // a description without it keeps the surfaces
     return description;
 }
 
@@ -513,24 +521,25 @@ DataConfig data_config(const nlohmann::json& description)
 {
     DataConfig data;
     data.on_cells = description.at("association") == "cell";
-    data.is_grid = description.value("is_grid", false);  // not said by earlier versions, as `arrays`
+    data.is_grid = description.value("is_grid", false);  // earlier versions have neither this nor `arrays`
     data.arrays = description.value("arrays", std::vector<std::string>());
     for (const auto& field : description.at("fields")) data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
     data.inputs = names_in(description.at("inputs"));
-    data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // not said by earlier versions, which had none
+    data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // earlier versions had none
     data.normals = description.at("normals");
     data.turns_outward = description.value("orient", "as-is") == "outward";
     data.constants = description.at("constants").get<std::vector<std::string>>();
-    data.time = description.value("time", "");  // not said by earlier versions, which had none
+    data.time = description.value("time", "");  // earlier versions had none
     data.frame = {description.at("center"), description.at("length"), description.value("up", data.frame.up), description.value("ground", data.frame.ground)};
     data.distances = description.value("distances", "");
     data.encoding = {description.value("encoding", data.encoding.kind), description.value("encoding_frequencies", data.encoding.num_frequencies),
                      description.value("encoding_scales", data.encoding.scales)};
     data.nondimensional = description.value("targets", "") == "nondimensional";
     data.reference = description.value("reference", data.reference);
-    data.reference_columns = description.value("reference_columns", data.reference_columns);  // not said by earlier versions, which had none
+    // Earlier versions had no reference columns.
+    data.reference_columns = description.value("reference_columns", data.reference_columns);
     data.shares_deviation = description.value("vector_deviation", "") == "shared";
-    data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // not said by earlier versions, which took all points
+    data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // earlier versions took all points
     data.sampling = sampling_kind(description.value("sampling", "uniform"));
     return data;
 }
@@ -546,7 +555,8 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
                        .volume_out_dim = volume_out_dim};
     auto arguments = entry.arguments_for(widths);
     if (widths.has_time && !takes_time(entry)) {
-        throw InvalidInput("data.time is '" + data.time + "', but " + entry.name + " is told no time: leave it out, or name the column among data.constants.");
+        throw InvalidInput(
+            fmt::format("data.time is '{}', but {} is told no time: leave it out, or name the column among data.constants.", data.time, entry.name));
     }
     ++widths.out_dim;
     if (widths.volume_out_dim > 0) ++widths.volume_out_dim;
@@ -556,10 +566,10 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
         if (is_known && *width != value) {
             const auto time = widths.has_time ? "'" + data.time + "'" : "not given";
-            throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) + " channels" +
-                               (data.encoding.num_channels() > 0 ? " with data.encoding" : "") + ", data.constants " + std::to_string(widths.num_constants) +
-                               ", data.time is " + time + (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") +
-                               ". It follows from them: leave it out.");
+            throw InvalidInput(
+                fmt::format("model.{} is {}, but data.inputs has {} channels{}, data.constants {}, data.time is {}{}. It follows from them: leave it out.",
+                            name, value.dump(), widths.embedding_dim, data.encoding.num_channels() > 0 ? " with data.encoding" : "", widths.num_constants, time,
+                            out_dim ? fmt::format(", and the fields have {} channels", *out_dim) : ""));
         }
         arguments[name] = value;
     }
@@ -583,18 +593,20 @@ TrainingRunConfig training_config(const Settings& settings)
     keys.store(settings);
     config.model.name = settings.text("model.name");
     if (config.run_id.empty() || config.run_id == "." || config.run_id == ".." || config.run_id.find('/') != std::string::npos) {
-        throw UsageError(settings.where("run_id") + " is '" + config.run_id + "'; expected a name for a folder of the run's own, without slashes.");
+        throw UsageError(fmt::format("{} is '{}'; expected a name for a folder of the run's own, without slashes.", settings.where("run_id"), config.run_id));
     }
     const auto& name = config.model.name;
     const bool has_both = !settings.names_below("data.volume").empty();
     const auto* body_model = find_model(name).of_bodies();
     if (has_both && !body_model) {
-        throw UsageError(settings.where("data.volume.files") + ": " + name +
-                         " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
+        throw UsageError(
+            fmt::format("{}: {} takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.",
+                        settings.where("data.volume.files"), name));
     }
     if (!has_both && body_model && body_model->needs_both_parts) {
-        throw UsageError(settings.where("model.name") + ": " + name +
-                         " takes cases with surface and volume. Set data.surface, and data.volume.files and data.volume.fields for the volume.");
+        throw UsageError(
+            fmt::format("{}: {} takes cases with surface and volume. Set data.surface, and data.volume.files and data.volume.fields for the volume.",
+                        settings.where("model.name"), name));
     }
     complete_data(settings, config);
     config.volume = volume_config(settings, config.data);
@@ -654,9 +666,9 @@ std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int
     if (domain == 0) domain = std::max<std::int64_t>(1, num_ranks / std::max<std::int64_t>(1, data));
     if (data == 0) data = std::max<std::int64_t>(1, num_ranks / domain);
     if (data * domain != num_ranks) {
-        throw UsageError("parallel: " + std::to_string(data) + " data groups of " + std::to_string(domain) + " domain ranks make " +
-                         std::to_string(data * domain) + " ranks, and there are " + std::to_string(num_ranks) +
-                         ". Start as many, or change parallel.data and parallel.domain.");
+        throw UsageError(fmt::format(
+            "parallel: {} data groups of {} domain ranks make {} ranks, and there are {}. Start as many, or change parallel.data and parallel.domain.", data,
+            domain, data * domain, num_ranks));
     }
     return {data, domain};
 }

@@ -27,7 +27,7 @@ namespace meshard {
 
 /// A field to be predicted.
 struct FieldConfig {
-    std::string name;  ///< in the metrics and in predictions
+    std::string name;  ///< its name in metrics and predictions
     std::string from;
     std::string kind;
 
@@ -41,10 +41,10 @@ struct FieldConfig {
     }
 };
 
-/// Whether its kind says that its components are those of a vector.
+/// Whether the field's kind makes its components those of a vector.
 bool is_vector(const FieldConfig& field);
 
-/// How points become numbers between about -1 and 1: (x - center) / length.
+/// The frame that maps points to numbers between about -1 and 1: (x - center) / length.
 struct FrameConfig {
     std::string center = "bounds";
     std::string length = "bounds";
@@ -52,12 +52,13 @@ struct FrameConfig {
     std::string ground = "bounds";
 };
 
-/// Which cases train, and which only measure. Either a column of the case table, or a share or a list of cases a part, or lists of a file.
+/// Which cases train, and which only measure: by a column of the case table, by a share or a list of ids for each part,
+/// or by lists of a file.
 struct SplitConfig {
     std::string column = {};
     std::map<std::string, double> shares = {};                   ///< by part: train, val, test
-    std::map<std::string, std::vector<std::string>> lists = {};  ///< of ids; where there is a manifest, of names of its lists
-    std::string manifest = {};                                   ///< apps/learning/cases/split_manifest.h
+    std::map<std::string, std::vector<std::string>> lists = {};  ///< case ids, or with a manifest names of its lists
+    std::string manifest = {};                                   ///< its path (apps/learning/cases/split_manifest.h)
     std::string name = {};
 
     void add_keys(SettingTable& keys, const std::string& base)
@@ -83,11 +84,11 @@ struct SplitConfig {
 /// One of several sets of cases that a run trains on together.
 struct DataSetConfig {
     std::string name;            ///< begins the ids of its cases, NAME:ID
-    std::filesystem::path root;  ///< with `DataConfig::root`
+    std::filesystem::path root;  ///< joined with `DataConfig::root`
     std::string files;
     std::vector<std::string> case_tables;
-    SplitConfig split;  ///< that of the data, if they have one
-    double share = 0;   ///< 0: as many as it has
+    SplitConfig split;  ///< the common split if `data.split` is given
+    double share = 0;   ///< 0: by the number of its cases
 
     void add_keys(SettingTable& keys, const std::string& base)
     {
@@ -102,9 +103,9 @@ struct DataSetConfig {
 
 /// Which points of a case a step takes.
 enum class SamplingKind : std::uint8_t {
-    Uniform,  ///< all have the same chance
-    Areas,    ///< larger areas have a larger one
-    Blocks    ///< the same chance, by stretches of what is stored, so that no more is read than is drawn
+    Uniform,  ///< all points have the same chance
+    Areas,    ///< larger areas have a larger chance
+    Blocks    ///< the same chance, in ranges of the stored rows, so that no other rows are read
 };
 
 inline const std::vector<std::pair<std::string, SamplingKind>> kSamplingKinds{
@@ -113,11 +114,11 @@ inline const std::vector<std::pair<std::string, SamplingKind>> kSamplingKinds{
 struct DataConfig {
     std::filesystem::path root;
     std::string files;
-    bool in_volume = false;  ///< they are volumes
+    bool in_volume = false;  ///< the cases are volumes
     std::vector<std::string> case_tables;
     SplitConfig split;
-    bool splits_all = true;           ///< whether `split` was given, and counts for every set
-    std::vector<DataSetConfig> sets;  ///< in place of one set of cases; empty: there is one
+    bool splits_all = true;           ///< whether `split` was given and holds for every set
+    std::vector<DataSetConfig> sets;  ///< empty: there is one set
     bool on_cells = true;
     bool is_grid = false;  ///< cases are image data, whose points or cells make up a regular grid
     std::vector<std::string> arrays;
@@ -129,27 +130,29 @@ struct DataConfig {
     std::vector<std::string> wall_patches;
     std::string distances;
 
-    /// Whether `inputs` has it.
+    /// Whether `inputs` contains this input.
     bool has_input(std::string_view input) const;
     /// Whether an input is computed from the surface of a wall.
     bool needs_wall() const;
     std::vector<std::string> constants;
     std::string time;
     FrameConfig frame;
-    CoordinateEncodingOptions encoding;       ///< of the places, besides `inputs`
-    bool nondimensional = false;              ///< fields are divided by what their kind is measured by in the case (apps/learning/cases/field_scaling.h)
-    std::map<std::string, double> reference;  ///< of `data.reference`, single numbers; U_inf is a speed
-    /// Of `data.reference`, those that columns of the case table say: one entry, or the three components of U_inf, each a column or a number.
+    CoordinateEncodingOptions encoding;       ///< encodes the places, in addition to `inputs`
+    bool nondimensional = false;              ///< fields are divided by a scale of their kind (field_scaling.h)
+    std::map<std::string, double> reference;  ///< numbers of `data.reference`; U_inf is a speed
+    /// Entries of `data.reference` that name columns: one entry, or the three components of U_inf, each a column or a
+    /// number.
     std::map<std::string, std::vector<std::string>> reference_columns;
     bool shares_deviation = false;  ///< components of a vector are divided by one deviation, and keep their mean
     std::int64_t num_sampled = 0;
     SamplingKind sampling = SamplingKind::Uniform;
-    bool has_measures = false;      ///< steps take areas or volumes of the points, too, which models are not told
-    bool needs_all_points = false;  ///< the model finds the neighbours of a surface's points among all of them (`ModelEntry::needs_surface_neighbors`)
-    std::int64_t num_parts = 0;     ///< 0: one a domain rank
+    bool has_measures = false;  ///< steps need areas or volumes of the points, which are not inputs
+    /// The model searches neighbours among all points (`ModelEntry::needs_surface_neighbors`).
+    bool needs_all_points = false;
+    std::int64_t num_parts = 0;  ///< 0: one for each domain rank
     std::filesystem::path shards;
-    std::filesystem::path store;          ///< empty: in that of the shards, or where that is read-only the run's
-    std::optional<double> memory_budget;  ///< in GB; none: a share of the machine's
+    std::filesystem::path store;          ///< empty: below `shards`, or, if that is read-only, below the run's folder
+    std::optional<double> memory_budget;  ///< in GB; none: a share of the machine's memory
 
     void add_keys(SettingTable& keys, ForceSettings& forces)
     {
@@ -205,7 +208,7 @@ struct DataConfig {
                  "GB a rank for cases that stay in memory; if they need more, each is read in its turn; auto: a quarter of the machine's");
     }
 
-    /// Keys of the volume of cases with two parts.
+    /// Adds the keys of the volume of cases with two parts.
     void add_volume_keys(SettingTable& keys)
     {
         keys.add("data.volume.files", files, {},
@@ -219,34 +222,37 @@ struct DataConfig {
     }
 };
 
-/// A quantity of `data.reference` from its entries, numbers and names of columns; U_inf is the length of its vector.
-/// @param column_value   of the case
+/// Returns a quantity of `data.reference` from its entries, numbers and names of columns; U_inf is the length of its
+/// vector.
+/// @param column_value   gives the case's number in a column
 double quantity_of(const std::string& name, const std::vector<std::string>& entries, const std::function<double(const std::string& column)>& column_value);
 
-/// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants, time and fields; and back.
+/// Writes the settings of the data that a checkpoint keeps for prediction: inputs, frame, constants, time and fields;
+/// `data_config` reads them.
 nlohmann::json to_json(const DataConfig& data);
 DataConfig data_config(const nlohmann::json& description);
 
-/// Numbers that a model is told of each point: three of places and of normals, one of everything else.
+/// Returns how many numbers each point has as inputs: three for each vector, one for each other input.
 std::int64_t num_point_channels(const DataConfig& data);
 
 struct ModelConfig {
     std::string name;
-    nlohmann::json arguments = nlohmann::json::object();  ///< that the configuration states; the others follow from the data or keep their defaults
+    /// Those that the configuration states; others follow from the data or keep their defaults.
+    nlohmann::json arguments = nlohmann::json::object();
 };
 
-/// Whether points are told an input (`data.inputs`) by three numbers, along x, y and z.
+/// Whether an input (`data.inputs`) has three channels, along x, y and z.
 bool is_vector_input(std::string_view input);
 
-/// First of the channels by which points are told an input (`data.inputs`), which must be among them.
+/// Returns the first channel of an input, which must be among `data.inputs`.
 std::int64_t first_channel(const DataConfig& data, std::string_view input);
 
-/// All arguments of the model for cases with so many channels to predict, if that is known yet.
-/// @param volume_out_dim   channels in the volume, of cases with two parts; 0: they have one
-/// @throws InvalidInput where the configuration says otherwise.
+/// Returns all arguments of the model for cases with `out_dim` channels to predict, if that is known yet.
+/// @param volume_out_dim   channels in the volume, for cases with two parts; 0: they have one
+/// @throws InvalidInput if the configuration contradicts them.
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim, std::int64_t volume_out_dim = 0);
 
-/// How training cases are varied: each epoch shows another reflection, rotation or shift of a case, of which nothing else changes.
+/// Random variations of training cases: each epoch shows another reflection, rotation or shift of a case.
 struct AugmentationConfig {
     int mirror_axis = -1;  ///< 0 to 2: x, y or z change their sign, -1: none does
     double mirror_share = 0.5;
@@ -280,7 +286,7 @@ struct ParameterGroupConfig {
     std::vector<std::string> match;
     std::optional<double> learning_rate;
     std::optional<double> weight_decay;
-    std::string optimizer;  ///< empty: that of the rest
+    std::string optimizer;  ///< empty: the optimiser of the rest
 
     void add_keys(SettingTable& keys, const std::string& base)
     {
@@ -296,7 +302,7 @@ struct TrainingConfig {
     std::int64_t max_steps = 0;
     std::vector<std::string> losses{"mse"};
     std::vector<double> loss_weights;
-    FieldLossOptions loss;  ///< `losses` with their weights, but for those of the fields
+    FieldLossOptions loss;  ///< `losses` with their weights, without the fields' weights
     std::map<std::string, std::vector<double>> field_weights;
     std::array<double, 2> part_weights{1, 1};
     std::vector<std::string> point_weights{"none"};
@@ -340,7 +346,7 @@ struct TrainingConfig {
     std::filesystem::path init;        ///< may be empty
 
     bool has_coefficients() const { return coefficient_weights[0] > 0 || coefficient_weights[1] > 0; }
-    /// @param measure   `areas` or `volumes`
+    /// Whether points are weighted by a measure. @param measure   `areas` or `volumes`
     bool weighs(const char* measure) const { return std::ranges::find(point_weights, measure) != point_weights.end(); }
 
     void add_keys(SettingTable& keys)
@@ -414,14 +420,14 @@ struct TrainingConfig {
     }
 };
 
-/// Everything `meshard train` wants to know. Paths are as the user gave them, relative to the working folder.
+/// The configuration of `meshard train`. Paths are as the user gave them, relative to the working folder.
 struct TrainingRunConfig {
     std::string run_id = "run";
     std::filesystem::path output_dir = "runs";
     std::int64_t seed = 0;
     std::string device = "auto";
     DataConfig data;
-    std::optional<DataConfig> volume;  ///< of cases with two parts, whose surface `data` is then
+    std::optional<DataConfig> volume;  ///< the volume of cases with two parts, whose surface is `data`
     ForceSettings forces;
     ModelConfig model;
     TrainingConfig training;
@@ -435,13 +441,13 @@ struct TrainingRunConfig {
 
     std::filesystem::path run_dir() const { return output_dir / run_id; }
 
-    /// The same of one part of its cases: 0, the surface or the only one, or 1, the volume.
+    /// Returns the configuration of one part of the cases: 0, the surface or the only part, or 1, the volume.
     TrainingRunConfig of_part(std::size_t part) const;
     std::size_t num_parts() const { return volume ? 2 : 1; }
-    /// Whether its points count in the loss by their areas or volumes.
+    /// Whether the part's points count in the loss by their areas or volumes.
     bool weighs_points(std::size_t part) const;
 
-    /// All keys but those of `model` and of `volume`.
+    /// Adds all keys except those of `model` and of `volume`.
     void add_keys(SettingTable& keys)
     {
         keys.add("run_id", run_id, {}, "name of the run's folder");
@@ -463,18 +469,19 @@ struct TrainingRunConfig {
     }
 };
 
-/// The table of all keys: those of one model, with its defaults, or of every model.
+/// Returns the table of all keys: those of one model, with its defaults, or of every model.
 std::vector<SettingRule> training_rules(std::string_view model = {});
 
 /// Reads a configuration with the keys and defaults of the model that it names.
 /// @throws as `Settings::read`
-/// @param dropped   receives the file's keys that another model has than the one that the command line names: they do not count
+/// @param dropped   receives the file's keys that the model named by the command line does not have; they are ignored
 Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides, std::vector<std::string>* dropped = nullptr);
 
-/// @throws UsageError for what the rules cannot say: no fields, shares above one, a model that cannot be built.
+/// Checks settings and makes the configuration. @throws UsageError for what the rules cannot express: no fields, shares
+/// above one, a model that cannot be built.
 TrainingRunConfig training_config(const Settings& settings);
 
-/// Ranks along `data` and `domain`. @throws UsageError if they do not multiply to `num_ranks`.
+/// Returns the numbers of ranks along `data` and `domain`. @throws UsageError if their product is not `num_ranks`.
 std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int64_t num_ranks);
 
 }  // namespace meshard

@@ -5,8 +5,9 @@
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <sstream>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 namespace meshard {
 namespace {
 
-/// The last step that a line of metrics.jsonl tells of; 0 if it tells of none, or follows one that does.
+/// Returns the last step that a line of metrics.jsonl covers; 0 if it covers none, or follows a line that does.
 std::int64_t step_of(const nlohmann::json& line, std::int64_t steps_per_epoch)
 {
     const auto phase = line.value("phase", "");
@@ -23,14 +24,14 @@ std::int64_t step_of(const nlohmann::json& line, std::int64_t steps_per_epoch)
     return 0;
 }
 
-/// Whether a line tells of what a run does after its last step, and does again when it goes on.
+/// Whether a line was recorded after a run's last step; a resumed run records it again.
 bool is_of_the_end(const nlohmann::json& line)
 {
     const auto phase = line.value("phase", "");
     return phase == "test" || phase == "memory";
 }
 
-/// Numbers of a line by their place in it, e.g. val/errors/pressure/mae.
+/// Collects the numbers of a line, named by their place in it, e.g. val/errors/pressure/mae.
 void add_scalars(const nlohmann::ordered_json& value, const std::string& name, std::vector<std::pair<std::string, double>>& scalars)
 {
     if (value.is_number()) scalars.emplace_back(name, value.get<double>());
@@ -53,7 +54,7 @@ void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch, bo
     std::string kept;
     for (std::string text; std::getline(lines, text);) {
         const auto line = nlohmann::json::parse(text, nullptr, false);
-        if (!line.is_object()) continue;  // the process ended in the middle of it
+        if (!line.is_object()) continue;  // the process ended in the middle of this line
         if (step_of(line, steps_per_epoch) > step) break;
         if (is_the_end && is_of_the_end(line)) continue;
         kept += text + '\n';
@@ -64,7 +65,8 @@ void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch, bo
 void TrainingLog::record(const nlohmann::ordered_json& line)
 {
     if (!is_speaker_ || path_.empty()) return;
-    if (!file_.is_open()) file_.open(path_, std::ios::app);  // not before: a run that failed early leaves no trace
+    // Opened late, so that a run that failed early leaves no file.
+    if (!file_.is_open()) file_.open(path_, std::ios::app);
     file_ << line.dump() << std::endl;
     if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
     if (events_folder_.empty() || !(line.contains("step") || line.contains("epoch"))) return;
@@ -97,12 +99,8 @@ void TrainingLog::say(const std::string& text)
 std::string duration_text(double seconds)
 {
     const auto whole = static_cast<long>(std::llround(std::max(0.0, seconds)));
-    char text[32];
-    if (whole < 3600)
-        std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
-    else
-        std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
-    return text;
+    if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 }  // namespace meshard

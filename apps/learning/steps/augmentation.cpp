@@ -6,6 +6,7 @@
 #include "partition/random_numbers.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ Matrix product(const Matrix& a, const Matrix& b)
     return c;
 }
 
-/// About an axis by an angle (Rodrigues' formula).
+/// Returns the rotation about an axis by an angle in radians (Rodrigues' formula).
 Matrix rotation(const std::array<double, 3>& axis, double angle)
 {
     const auto size = std::hypot(axis[0], axis[1], axis[2]);
@@ -39,13 +40,13 @@ Matrix rotation(const std::array<double, 3>& axis, double angle)
              {z * x * d - y * s, z * y * d + x * s, c + z * z * d}}};
 }
 
-/// Channels of a tensor, (1, N) each, that are mapped one group after the other. Sums are written out, so that they are the same bits however many rows
-/// there are.
+/// The channels of a tensor, (1, N) each, which are mapped one group after the other. Sums are written out term by
+/// term, so that they have the same bits for any number of rows.
 class Channels {
 public:
     explicit Channels(const at::Tensor& values) : columns_(values.unbind(-1)) {}
 
-    /// Three channels become matrix times them.
+    /// Multiplies three channels by the matrix.
     void turn(std::int64_t first, const Matrix& matrix) { turn({first, first + 1, first + 2}, matrix); }
     void turn(const std::array<std::int64_t, 3>& places, const Matrix& matrix)
     {
@@ -60,7 +61,7 @@ public:
             columns_[places[i]] = sum.defined() ? sum : torch::zeros_like(old[0]);
         }
     }
-    /// Nine channels, a tensor row by row, become matrix times it times the matrix's transpose.
+    /// Multiplies nine channels, a tensor row by row, by the matrix from the left and its transpose from the right.
     void turn_tensor(std::int64_t first, const Matrix& matrix)
     {
         for (std::int64_t column = 0; column < 3; ++column) turn({first + column, first + 3 + column, first + 6 + column}, matrix);
@@ -77,7 +78,7 @@ private:
     std::vector<at::Tensor> columns_;
 };
 
-/// The same rows with `change` applied to this rank's channels.
+/// Applies `change` to this rank's channels.
 template <class Change>
 at::Tensor with_channels(const at::Tensor& tensor, const Change& change)
 {
@@ -95,10 +96,11 @@ std::int64_t index_in(const std::vector<std::string>& names, const std::string& 
 
 SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<double, 3>& up, std::int64_t seed, std::int64_t epoch, const std::string& case_id)
 {
-    RandomNumbers numbers(xxh64_of_text("augmentation " + std::to_string(seed) + " " + std::to_string(epoch) + " " + case_id));
+    RandomNumbers numbers(xxh64_of_text(fmt::format("augmentation {} {} {}", seed, epoch, case_id)));
     const auto uniform = [&] { return static_cast<double>(numbers.next() >> 11) * 0x1p-53; };  // in [0, 1)
     SceneMap map;
-    // All are drawn whether they are used or not, so that a run with one of them more has the others' draws.
+    // All numbers are drawn whether they are used or not, so that turning on one variation leaves the others' draws
+    // unchanged.
     const auto chance = uniform(), turn = uniform();
     map.is_mirrored = augmentation.mirror_axis >= 0 && chance < augmentation.mirror_share;
     if (map.is_mirrored) map.matrix[augmentation.mirror_axis][augmentation.mirror_axis] = -1;
@@ -158,13 +160,13 @@ void require_turnable(const DataConfig& data, std::span<const std::int64_t> chan
         const auto expected = is_vector(field) ? 3 : field.kind == "tensor" ? 9 : channels[f];
         const bool is_known = !field.kind.empty() || channels[f] == 1;
         if (is_known && channels[f] == expected) continue;
-        const auto what = "the field '" + field.name + "' has " + std::to_string(channels[f]) + " component(s)";
+        const auto what = fmt::format("the field '{}' has {} component(s)", field.name, channels[f]);
         if (is_known) {
-            throw InvalidInput("training.augment: " + what + ", and its kind is " + field.kind + ", which has " + std::to_string(expected) +
-                               ": how it turns is not known.");
+            throw InvalidInput(fmt::format("training.augment: {}, and its kind is {}, which has {}: how it turns is not known.", what, field.kind, expected));
         }
-        throw InvalidInput("training.augment: " + what + " and no kind: whether they turn with the scene is not known. Set data.fields." + field.name +
-                           ".kind to velocity, stress, vector, axial or tensor, or to scalar if they do not.");
+        throw InvalidInput(fmt::format("training.augment: {} and no kind: whether they turn with the scene is not known. Set data.fields.{}.kind "
+                                       "to velocity, stress, vector, axial or tensor, or to scalar if they do not.",
+                                       what, field.name));
     }
 }
 
@@ -173,11 +175,11 @@ void require_whole_body(const std::string& case_id, const std::array<double, 6>&
     constexpr double kTouches = 1e-3;  // share of the box by which a half body may reach over the plane
     const auto low = bounds[2 * axis], high = bounds[2 * axis + 1], reach = kTouches * (high - low);
     if (low < -reach && high > reach) return;
-    const std::string name(1, static_cast<char>('x' + axis));
-    throw InvalidInput("training.augment.mirror is " + name + ", and case " + case_id + " lies on one side of the plane " + name + " = 0, from " +
-                       std::to_string(low) + " to " + std::to_string(high) +
-                       ": half a body, whose mirror image no prediction ever sees. Leave mirror out, or, if it is a whole one, set "
-                       "training.augment.half_bodies=mirrored.");
+    const auto name = static_cast<char>('x' + axis);
+    throw InvalidInput(fmt::format("training.augment.mirror is {0}, and case {1} lies on one side of the plane {0} = 0, from {2:f} to {3:f}: "
+                                   "half a body, whose mirror image no prediction ever sees. Leave mirror out, or, if it is a whole one, set "
+                                   "training.augment.half_bodies=mirrored.",
+                                   name, case_id, low, high));
 }
 
 }  // namespace meshard

@@ -11,28 +11,34 @@
 
 namespace meshard {
 
-/// A map of a whole scene, x -> matrix x + shift, of places as the model is told them: a reflection, then a rotation, then a shift.
+/// A map of a whole scene, x -> matrix x + shift, in the model's coordinates: a reflection, then a rotation, then a
+/// shift.
 struct SceneMap {
     std::array<std::array<double, 3>, 3> matrix{{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
     std::array<double, 3> shift{};
-    bool is_mirrored = false;  ///< the matrix has the determinant -1
+    bool is_mirrored = false;  ///< the matrix then has the determinant -1
 };
 
-/// What is drawn for a case in an epoch (from 1): a function of the arguments alone, and so the same on any number of ranks and in a resumed run.
-/// The rotation is about `up` (of any length but 0) by an angle that is uniform within its bound, and so is each component of the shift.
+/// Draws the map of a case in an epoch (from 1) as a function of the arguments alone, so that it is the same on any
+/// number of ranks and in a resumed run. The rotation is about `up` (of any length but 0) by an angle that is uniform
+/// within its bound, and so is each component of the shift.
 SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<double, 3>& up, std::int64_t seed, std::int64_t epoch, const std::string& case_id);
 
-/// The case as it is in the mapped scene. Places go by the map; normals, directions to the wall and fields whose kind is velocity, stress or vector by its
-/// matrix, axial ones by that times its determinant, tensors (9 components, row by row) by it from both sides; distances, areas, heights and all other fields
-/// stay. Constants that are the free stream's components turn with it, those that belong to a side change their sign with the scene. No messages.
+/// Maps a case. Positions go by the map. Normals, directions to the wall and fields whose kind is velocity, stress or
+/// vector go by its matrix, axial fields by the matrix times its determinant, and tensors (9 components, row by row) by
+/// the matrix from both sides. Distances, areas, heights and all other fields stay. Constants that are components of
+/// the free stream turn with it, and sided constants change their sign in a mirror. No communication.
 CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const AugmentationConfig& augmentation, const DataConfig& data);
 
-/// @param channels   of each field
-/// @throws InvalidInput for a field of which it is not known how it turns
+/// Checks that the kind of each field says how the field turns.
+/// @param channels   number of channels of each field
+/// @throws InvalidInput naming the first field whose kind does not say it
 void require_turnable(const DataConfig& data, std::span<const std::int64_t> channels);
 
-/// @param bounds    of the case, x, y and z, each lowest then highest, in the file's frame
-/// @throws InvalidInput for a case that lies on one side of the plane through the origin: half a body, whose mirror image no prediction sees
+/// Checks that a case does not lie on one side of the plane through the origin: that is half a body, whose mirror image
+/// no prediction would see.
+/// @param bounds   lowest and highest x, y and z of the case, in the file's frame
+/// @throws InvalidInput naming the case
 void require_whole_body(const std::string& case_id, const std::array<double, 6>& bounds, int axis);
 
 }  // namespace meshard

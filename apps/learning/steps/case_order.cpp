@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace meshard {
 
 namespace {
 
-constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15, kSetStride = 0xC2B2AE3D27D4EB4F;  // seeds of neighbouring epochs and sets must not be neighbours
+// Neighbouring epochs and sets need seeds that are far apart.
+constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15, kSetStride = 0xC2B2AE3D27D4EB4F;
 
 std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64_t seed)
 {
@@ -24,7 +26,7 @@ std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64
     return order;
 }
 
-/// They add up to 1; empty where sets have none.
+/// Returns the sets' shares, which add up to 1; empty if the sets have none.
 std::vector<double> shares_of(const std::vector<DataSetConfig>& sets)
 {
     double sum = 0;
@@ -36,7 +38,7 @@ std::vector<double> shares_of(const std::vector<DataSetConfig>& sets)
     return shares;
 }
 
-/// Whole numbers that add up to `total` and are as near to the shares of it as that goes, none below 1.
+/// Splits `total` into whole numbers of at least 1 that are as near to the shares as possible.
 std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int64_t total)
 {
     std::vector<std::int64_t> quotas;
@@ -82,7 +84,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     for (std::string text; std::getline(stream, text);) {
         ++number;
         const auto line = nlohmann::json::parse(text, nullptr, false);
-        const auto where = "training.order_file " + file_ + ", line " + std::to_string(number);
+        const auto where = fmt::format("training.order_file {}, line {}", file_, number);
         if (line.is_discarded()) throw IoError(where + " is no JSON.");
         if (!line.contains("order") || !line.contains("epoch")) continue;
         if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1)
@@ -97,13 +99,13 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
             order.push_back(i);
         }
         if (order.size() != cases.size()) {
-            throw InvalidInput(where + " orders " + std::to_string(order.size()) + " cases, and " + std::to_string(cases.size()) + " train.");
+            throw InvalidInput(fmt::format("{} orders {} cases, and {} train.", where, order.size(), cases.size()));
         }
         epochs_.push_back(std::move(order));
     }
 }
 
-/// Case and its turn, where sets have shares.
+/// Returns each case of an epoch with its turn, if sets have shares.
 std::vector<std::pair<std::int64_t, std::int64_t>> CaseOrder::mixed(std::int64_t epoch) const
 {
     std::vector<std::pair<std::int64_t, std::int64_t>> drawn;
@@ -152,8 +154,7 @@ std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
     }
     if (!file_.empty()) {
         if (epoch > static_cast<std::int64_t>(epochs_.size())) {
-            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) +
-                               " has no order.");
+            throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_, epochs_.size(), epoch));
         }
         return epochs_[epoch - 1];
     }

@@ -108,13 +108,13 @@ void CaseSet::keep(bool on_device)
     is_kept_ = true;
 }
 
-/// Whether all points of the turn's case are read: some models know all.
+/// Whether all points of the turn's case are read; some models need all of them.
 bool CaseSet::reads_all(const CaseTurn& turn) const
 {
     return turn.time == 0 || reading_.data.needs_all_points || draws_all(reading_.data.num_sampled, num_points(turn.index));
 }
 
-/// Which points train in the turn, of a case that has more of them.
+/// Returns the points that train in the turn, for a case that has more of them.
 RowChoice CaseSet::drawn_in(const CaseTurn& turn) const
 {
     const auto& stored = stored_[turn.index];

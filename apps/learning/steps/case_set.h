@@ -19,58 +19,62 @@
 
 namespace meshard {
 
-/// How the cases of a run are read.
+/// How a run reads its cases.
 struct CaseReading {
     DataConfig data;
     std::int64_t seed = 0;
     RowOrder order = RowOrder::Parts;
     std::shared_ptr<const DeviceMesh> domain;
-    at::Device device = at::kCPU;  ///< on which they are used
+    at::Device device = at::kCPU;  ///< the device on which the cases are used
 
     RankOfCase rank() const;
 };
 
-/// A case whose turn it is.
+/// One turn of a case.
 struct CaseTurn {
-    std::int64_t index = 0;  ///< in its set
-    std::int64_t time = 0;   ///< from 1: with those of its points that are drawn for this time that it trains; 0: with all
-    std::int64_t epoch = 0;  ///< before whose first case files are looked at
+    std::int64_t index = 0;  ///< the case's index in its set
+    /// Counts the case's turns from 1; its points are drawn by this number, and 0 takes all points.
+    std::int64_t time = 0;
+    std::int64_t epoch = 0;  ///< all files are checked before the first case of an epoch
 };
 
-/// Cases of one split, stored: they stay in memory, or are read when it is their turn.
+/// The stored cases of one split. They stay in memory, or each is read when its turn comes.
 class CaseSet {
 public:
     /// @throws InvalidInput if a field has not as many components in all cases, or in `like`, which may be null
     CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like);
 
-    /// Cases that are in memory already. `stored` says what is known of each; it has no files.
+    /// Takes cases that are in memory already. `stored` describes each of them; it has no files.
     CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept, CaseReading reading, const CaseSet* like);
 
     std::int64_t size() const { return static_cast<std::int64_t>(sources_.size()); }
     const std::vector<CaseSource>& sources() const { return sources_; }
     const std::string& id(std::int64_t i) const { return sources_[i].id; }
     std::int64_t num_points(std::int64_t i) const { return stored_[i].num_rows; }
-    std::int64_t num_points() const;                                                        ///< of all cases
-    const std::vector<std::int64_t>& channels() const { return stored_.front().channels; }  ///< of each field; there is a case
-    std::int64_t num_bytes() const;                                                         ///< of all cases, on the rank that has most
+    std::int64_t num_points() const;  ///< points of all cases
+    /// Number of channels of each field; there must be a case.
+    const std::vector<std::int64_t>& channels() const { return stored_.front().channels; }
+    std::int64_t num_bytes() const;  ///< bytes of all cases in memory, on the rank with the most
 
-    std::int64_t num_file_bytes() const;                                                     ///< of all cases in the store
-    const std::filesystem::path& folder(std::int64_t i) const { return stored_[i].folder; }  ///< of a case in the store
-    std::vector<std::filesystem::path> files_of(std::int64_t i) const;                       ///< that this rank reads of a case
+    std::int64_t num_file_bytes() const;  ///< bytes of all cases in the store
+    /// Where the store keeps a case.
+    const std::filesystem::path& folder(std::int64_t i) const { return stored_[i].folder; }
+    std::vector<std::filesystem::path> files_of(std::int64_t i) const;  ///< the files that this rank reads of a case
 
-    /// Of the targets, all points of all cases, or of one.
+    /// Both return statistics of the targets at all points, of all cases or of one.
     ChannelStatistics statistics() const;
     ChannelStatistics statistics(std::int64_t i) const;
 
     const StoredMeasures& measures(std::int64_t i) const { return stored_[i].measures; }
 
-    /// Of the rows with these ids, ascending, of a case of solids: (ids), double, in the unit of its file. Undefined for any other case.
+    /// Returns the volumes of rows with these ascending ids in a case of solids: (ids), double, in the unit of its
+    /// file. Undefined for other cases.
     at::Tensor volumes(std::int64_t i, std::span<const std::int64_t> ids) const;
 
-    /// Least and greatest of each number that the points of a case are told: (1, 2, numbers).
+    /// Returns the least and the greatest value of each input of a case's points: (1, 2, numbers).
     at::Tensor input_bounds(std::int64_t i) const;
 
-    /// Reads all of them now, to stay where they are used, or in page-locked memory of the host.
+    /// Reads all cases now and keeps them on the device, or in page-locked memory of the host.
     void keep(bool on_device);
     bool is_kept() const { return is_kept_; }
 
@@ -91,18 +95,19 @@ private:
     std::vector<CaseTensors> kept_;
 };
 
-/// Cases of a set one after the other, in an order that is known beforehand: those that do not stay in memory are read ahead in a thread of its own, at most
-/// two. Before the first case of each epoch all files of the set are looked at.
+/// The cases of a set in an order that is known beforehand. Cases that do not stay in memory are read ahead, at most
+/// two, in a thread of their own. Before the first case of each epoch all files of the set are checked.
 class CaseSequence {
 public:
-    /// @param next_turn   the turns in their order; nothing at the end. Called by that thread, if there is one, and must be safe there.
+    /// @param next_turn   returns the turns in their order, then nothing. The reading thread calls it, if there is one.
     CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn);
 
-    /// The case whose turn it is, where it is used. Collective over the domain where points are drawn.
-    /// @throws IoError naming the file that is missing or damaged, before the first case of the epoch if its length shows it
+    /// Returns the next case on the device where it is used. Collective over the domain where points are drawn.
+    /// @throws IoError naming the file that is missing or damaged, before the first case of the epoch if its length
+    /// shows it
     CaseTensors next();
 
-    /// By `next`, for cases that were not read yet.
+    /// Seconds that `next` has waited for cases that were not read yet.
     double seconds_waited() const { return ahead_ ? ahead_->seconds_waited() : 0.0; }
 
 private:
@@ -112,8 +117,8 @@ private:
     std::function<std::optional<CaseTurn>()> next_turn_;
     std::int64_t checked_epoch_ = -1;
     std::mutex mutex_;
-    std::deque<CaseTurn> turns_;        // that the thread has begun with, and nobody has taken
-    std::unique_ptr<ReadAhead> ahead_;  // last: its thread uses all others
+    std::deque<CaseTurn> turns_;        // the thread has read or begun these turns, and `next` has not taken them
+    std::unique_ptr<ReadAhead> ahead_;  // last, since its thread uses all other members
 };
 
 }  // namespace meshard

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 
-/// A file that is open for reading.
+/// A file open for reading.
 class OpenFile {
 public:
     explicit OpenFile(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC))
@@ -33,10 +33,10 @@ public:
     OpenFile(const OpenFile&) = delete;
     OpenFile& operator=(const OpenFile&) = delete;
 
-    /// The system then has nothing of it in memory.
+    /// Makes the system drop the file's pages from its cache.
     void drop() const
     {
-        ::fdatasync(descriptor_);  // what is not written yet is not dropped
+        ::fdatasync(descriptor_);  // pages that are not yet written are not dropped
         ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
     }
     std::int64_t read_all(std::vector<char>& piece) const

@@ -29,7 +29,7 @@ CaseTensors sampled_case(const CaseTensors& example, const std::vector<std::int6
     map.num_owned = static_cast<std::int32_t>(rows.size());
     const auto sampled = shard_spec(std::make_shared<const IndexMap>(std::move(map)), spec->device_mesh, 1);
     auto index = at::tensor(rows, at::kLong);
-    // From page-locked memory: the host would wait for all that the device has still to do.
+    // The index is copied from page-locked memory; otherwise the host would wait for all work queued on the device.
     if (const auto device = to_local(example.target).device(); !device.is_cpu()) index = index.pin_memory().to(device, /*non_blocking=*/true);
     const auto taken = [&](const at::Tensor& whole) { return from_local(to_local(whole).index_select(1, index), sampled); };
     auto result = example;

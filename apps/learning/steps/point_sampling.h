@@ -8,14 +8,15 @@
 
 namespace meshard {
 
-/// Whether all points of a case with so many take part in a step. @param num_sampled   `data.sampling_resolution`, 0: all
+/// Whether all points of a case take part in a step. @param num_sampled   `data.sampling_resolution`, 0: all
 inline bool draws_all(std::int64_t num_sampled, std::int64_t num_points)
 {
     return num_sampled == 0 || num_sampled >= num_points;
 }
 
-/// The case with the points of these ids, ascending: the rows' ids are then their places among the points drawn. No messages.
-/// @param knows_all   the model is told of all points as well (`PointInputs::drawn_from`)
+/// Returns the case restricted to the points with these ascending ids; the rows' ids become positions among the drawn
+/// points. No communication.
+/// @param knows_all   keeps all points as well, for models that need them (`PointInputs::drawn_from`)
 CaseTensors sampled_case(const CaseTensors& example, const std::vector<std::int64_t>& drawn, bool knows_all = false);
 
 }  // namespace meshard

@@ -7,14 +7,16 @@
 #include "apps/learning/grids/grid_cases.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kShareOfCases = 4;  // of a device's free memory, or the host's: 1 / this for cases that stay there
+// Cases that stay in memory may take 1 / this of the free memory of a device or the host.
+constexpr std::int64_t kShareOfCases = 4;
 
 ChannelStatistics without_unit(const CaseSet& train, std::int64_t i, const std::map<std::string, FieldScaling>& scalings)
 {
@@ -86,7 +88,7 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, 
     auto val = loaded(lists.val, &train);
     auto test = loaded(lists.test, &train);
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), {}, of_inputs};
-    for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has none
+    for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has no shards
     return cases;
 }
 
@@ -97,17 +99,14 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
     const auto in_host = given ? static_cast<std::int64_t>(1e9 * *given) : room(at::kCPU);
     const auto on_device = device.is_cpu() ? 0 : given ? std::min(room(device), in_host) : room(device);
     const auto bytes = cases.num_bytes();
-    char text[200];
     if (bytes > std::max(on_device, in_host)) {
-        std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and %.3g may stay in memory (data.memory): each is read when it is its turn",
-                      static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9);
-        log.say(text);
+        log.say(fmt::format("the cases take {:.3g} GB a rank, and {:.3g} may stay in memory (data.memory): each is read when it is its turn",
+                            static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9));
         return;
     }
     for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(bytes <= on_device);
     if (device.is_cpu() || bytes <= on_device) return;
-    std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9);
-    log.say(text);
+    log.say(fmt::format("the cases take {:.3g} GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9));
 }
 
 ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings)

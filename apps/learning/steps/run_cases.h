@@ -18,43 +18,48 @@
 
 namespace meshard {
 
-/// The cases of a run: cut, stored, and opened.
+/// The cases of a run after they were cut, stored and opened.
 struct RunCases {
     CaseSet train, val, test;
-    std::map<std::string, std::filesystem::path> shards;  ///< folders by id
-    std::int64_t num_parts = 1;                           ///< that each case is cut into
-    TrainedFacing facing = {};                            ///< of surfaces and walls of the training cases
-    std::optional<Normalizer> of_inputs = {};             ///< of grids: of what the model is told, over the training cases
+    std::map<std::string, std::filesystem::path> shards;  ///< shards folders by case id
+    std::int64_t num_parts = 1;                           ///< number of parts of each case
+    TrainedFacing facing = {};                            ///< how the surfaces and walls of the training cases face
+    std::optional<Normalizer> of_inputs = {};             ///< normalises the inputs of grids, over the training cases
 
-    /// Of all cases, train, val, test: their figures, kept in the store. Collective.
+    /// Returns the figures of all cases, train, val, test, which are kept in the store. Collective.
     std::vector<CaseFigures> figures(const DataConfig& data, const RankGroup& ranks) const;
 
-    std::int64_t num_bytes() const { return train.num_bytes() + val.num_bytes() + test.num_bytes(); }  ///< of all, on the rank that has most
+    /// Bytes of all cases in memory, on the rank with the most.
+    std::int64_t num_bytes() const { return train.num_bytes() + val.num_bytes() + test.num_bytes(); }
 };
 
 struct CasePreparation {
-    std::int64_t num_domain_ranks = 0;  ///< that each case will be spread over, where `data.parts` does not say how many parts that is; 0: those there are
-    bool verify_sources = false;        ///< reads every source whole
+    /// Number of ranks a case, if `data.parts` does not give the number of parts; 0: those of the mesh.
+    std::int64_t num_domain_ranks = 0;
+    bool verify_sources = false;  ///< hashes every source whole
 };
 
-/// Cuts and stores the cases that are not yet; those of which another run takes care are waited for. Collective over all ranks of `device_mesh`, which has an
-/// axis `domain`. @throws as `cut_cases` and `try_store_case`, and InvalidInput if a field has not as many components in all cases
+/// Cuts and stores the cases that are not stored yet; waits for cases that another run cuts or stores. Collective over
+/// all ranks of `device_mesh`, which has an axis `domain`.
+/// @throws as `cut_cases` and `try_store_case`, and InvalidInput if a field has different numbers of components in two
+/// cases
 RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, const CasePreparation& preparation,
                        const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device, TrainingLog& log,
                        const volatile std::sig_atomic_t& stop_requested);
 
-/// Reads the cases of a model of grids (`data.grid`), which stay in memory. @throws as `load_grids`
+/// Reads the cases of a grid model (`data.grid`), which stay in memory. @throws as `load_grids`
 RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
 
-/// Reads all cases now where there is room for them: on the device, else in the host's memory. Says so where there is none: each is then read when it is its
-/// turn. Collective over `all`.
+/// Reads all cases now if they fit on the device, or else in the host's memory. If they fit in neither, says so, and
+/// each is read when its turn comes. Collective over `all`.
 void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log);
 
-/// Of the targets of all cases that train, without their units. In exact mode their rounding does not depend on the cut, which takes reading all of them.
-/// Collective in exact mode. @param scalings   by case id
+/// Returns the statistics of the targets of all training cases, without their units. In exact mode all cases are read,
+/// so that rounding does not depend on the cut; then it is collective.
+/// @param scalings   by case id
 ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings);
 
-/// Of the cases of each of several data sets, by its name; to rounding of the same values. Nothing where there is one set.
+/// Returns the same statistics for each of several data sets by its name, up to rounding; empty if there is one set.
 std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train, const std::map<std::string, FieldScaling>& scalings);
 
 }  // namespace meshard

@@ -13,13 +13,14 @@ namespace meshard {
 
 /// A case of a step, for one data group.
 struct StepCase {
-    std::int64_t index = 0;  ///< among the cases that train
-    std::int64_t time = 1;   ///< that it trains, from 1 (`CaseOrder::times_of_epoch`)
-    std::int64_t slot = 0;   ///< among the cases of the step
-    double weight = 1;       ///< how often it counts in the mean over the data groups: 0 for one that only lets this group take part
+    std::int64_t index = 0;  ///< index among the training cases
+    std::int64_t time = 1;   ///< how many times the case has trained, counting this one (`CaseOrder::times_of_epoch`)
+    std::int64_t slot = 0;   ///< position among the cases of the step
+    double weight = 1;       ///< factor in the mean over the data groups; 0 if it only lets this group take part
 };
 
-/// Which cases each step of a run takes. Steps and epochs are counted from 0 here, but by `CaseTurn` from 1.
+/// Deals the cases of each step of a run to the data groups. Steps and epochs count from 0 here, but `CaseTurn` counts
+/// epochs from 1.
 class StepOrder {
 public:
     /// @param accumulate   cases of a data group in a step
@@ -30,20 +31,23 @@ public:
     std::int64_t cases_per_step() const { return num_groups_ * accumulate_; }
     std::int64_t steps_per_epoch() const { return (num_cases_ + cases_per_step() - 1) / cases_per_step(); }
 
-    /// Cases that the data groups take together in a step: as many each as are accumulated, but what is left of them in the last step of an epoch.
+    /// Returns how many cases all data groups take in a step: `accumulate` each, or, in the last step of an epoch, what
+    /// is left.
     std::int64_t cases_in_step(std::int64_t step) const;
 
-    /// Those of this data group, as many as of every other: one that is left without a case takes part with another that does not count.
+    /// Returns this group's cases of a step, as many as every other group has: a group without a case of its own takes
+    /// part with another one that does not count.
     /// @throws InvalidInput as `CaseOrder::of_epoch`
     std::vector<StepCase> cases_of_step(std::int64_t step) const;
 
-    /// Indices of all that count in a step, whatever group has them.
+    /// Returns the indices of all cases that count in a step, of all groups.
     std::vector<std::int64_t> counted_in_step(std::int64_t step) const;
 
-    /// This group's cases of the steps from `first` to `end` - 1, one after the other, then nothing.
+    /// Returns this group's cases of the steps `first` to `end` - 1, one after the other, then nothing.
     std::function<std::optional<CaseTurn>()> turns(std::int64_t first, std::int64_t end) const;
 
-    /// This group's of as many cases as a split has, then nothing. On request it takes part in the last ones of other groups, too.
+    /// Returns this group's cases of a split with `num_cases` cases, then nothing. With `takes_part`, a group without a
+    /// last case takes part in the other groups' last ones.
     std::function<std::optional<CaseTurn>()> turns_of_split(std::int64_t num_cases, bool takes_part) const;
 
 private:

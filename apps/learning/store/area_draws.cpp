@@ -4,6 +4,8 @@
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -11,17 +13,19 @@
 namespace meshard {
 namespace {
 
-constexpr std::uint64_t kQuotasOfBlocks = 0x2545F4914F6CDD1D, kStartInBlock = 0x9FB21C651E98DF25;  // tell apart what is drawn with one key
+// Mixed into the draw's key, these keep the two kinds of random numbers of one draw independent.
+constexpr std::uint64_t kQuotasOfBlocks = 0x2545F4914F6CDD1D, kStartInBlock = 0x9FB21C651E98DF25;
 
-constexpr double kMargin = 1.001;  // of the distance between points over the largest measure: rounding then does not let two of them meet one row
+// The points' distance is this many largest measures, so that rounding does not let two points meet one row.
+constexpr double kMargin = 1.001;
 
-/// Uniform in [0, 1).
+/// Maps random bits to [0, 1).
 double uniform_of(std::uint64_t bits)
 {
     return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-/// Rows that each block gives: in proportion to their sums, at most those that have a measure.
+/// Gives each block a number of rows in proportion to its sum, at most its number of rows with a measure.
 std::vector<std::int64_t> quotas_of(std::span<const BlockMeasures> blocks, std::int64_t count, double uniform)
 {
     std::vector<std::int64_t> quotas(blocks.size(), -1);
@@ -48,7 +52,7 @@ std::vector<std::int64_t> quotas_of(std::span<const BlockMeasures> blocks, std::
         const auto taken = std::floor(uniform + before / total * static_cast<double>(left));
         quotas[b] = std::min(static_cast<std::int64_t>(taken - taken_before), blocks[b].num_positive);
     }
-    // What rounding of the sums may have left over.
+    // Rounding of the sums may leave a few rows too many or too few; the first blocks with room make up for them.
     auto rest = count - std::accumulate(quotas.begin(), quotas.end(), std::int64_t{0});
     for (std::size_t b = 0; b < blocks.size() && rest != 0; ++b) {
         const auto changed = std::clamp<std::int64_t>(quotas[b] + rest, 0, blocks[b].num_positive);
@@ -58,12 +62,12 @@ std::vector<std::int64_t> quotas_of(std::span<const BlockMeasures> blocks, std::
     return quotas;
 }
 
-/// Draws from one block.
+/// Draws rows from one block.
 class BlockDraw {
 public:
     BlockDraw(std::span<const float> measures, const BlockMeasures& sums) : size_(std::ssize(measures)), measures_(measures), sums_(sums) {}
 
-    /// Offsets in the block of `count` rows.
+    /// Returns the offsets in the block of `count` drawn rows.
     std::vector<std::int64_t> rows(std::int64_t count, double uniform) const
     {
         const auto sum = sums_.sum();
@@ -76,7 +80,7 @@ public:
     }
 
 private:
-    /// From the piece in which the first point lies on, over the block's end to its beginning.
+    /// Walks from the chunk that holds the first point over the block's end and back to its beginning.
     std::vector<std::int64_t> met_together(double point, double distance, std::int64_t count) const
     {
         double before = 0;
@@ -85,7 +89,8 @@ private:
             before += sums_.sums[static_cast<std::size_t>(chunk++)];
         std::vector<std::int64_t> met;
         const auto begin = size_ * chunk / BlockMeasures::kChunks;
-        const auto end = begin + size_ + size_ / BlockMeasures::kChunks + 1;  // all the way round, and again to where the first point is
+        // The walk goes once round the block and through the first chunk again.
+        const auto end = begin + size_ + size_ / BlockMeasures::kChunks + 1;
         for (auto step = begin; step < end && std::ssize(met) < count; ++step) {
             const auto row = step % size_;
             const auto after = before + static_cast<double>(measures_[static_cast<std::size_t>(row)]);
@@ -98,7 +103,7 @@ private:
         return met;
     }
 
-    /// From all rows: first those whose chance would be above 1, then the others at equal distances.
+    /// Looks at all rows: takes those whose chance would be above 1 first, then the others at equal distances.
     std::vector<std::int64_t> met_in_all(std::int64_t count, double uniform) const
     {
         std::vector<std::int64_t> by_size(static_cast<std::size_t>(size_));
@@ -127,7 +132,7 @@ private:
             drawn.push_back(row);
             point += distance;
         }
-        // Where rounding lets the last point lie behind all rows.
+        // Rounding may let the last point lie behind all rows.
         for (const auto row : by_size) {
             if (std::ssize(drawn) == count) break;
             if (!is_taken[static_cast<std::size_t>(row)]) drawn.push_back(row);
@@ -141,7 +146,8 @@ private:
     const BlockMeasures& sums_;
 };
 
-/// Offsets in the order in which they were met, as ranges of places: one, or two where they go over the block's end.
+/// Adds the offsets, in the order in which they were met, as ranges of places. Where they go over the block's end they
+/// make two ranges, otherwise one.
 void add_ranges(const std::vector<std::int64_t>& offsets, std::int64_t first_place, std::vector<PlaceRange>& ranges)
 {
     for (std::size_t begin = 0; begin < offsets.size();) {
@@ -183,8 +189,8 @@ DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasur
     std::int64_t num_positive = 0;
     for (const auto& block : blocks) num_positive += block.num_positive;
     if (num_positive < count) {
-        throw InvalidInput("case " + case_id + ": " + std::to_string(num_positive) + " points have an area, and data.sampling_resolution is " +
-                           std::to_string(count) + ". Lower it, or set data.sampling=uniform.");
+        throw InvalidInput(fmt::format("case {}: {} points have an area, and data.sampling_resolution is {}. Lower it, or set data.sampling=uniform.", case_id,
+                                       num_positive, count));
     }
     const auto key = mixed_numbers(xxh64_of_text(case_id), seed, epoch);
     const auto quotas = quotas_of(blocks, count, uniform_of(mixed_numbers(key, kQuotasOfBlocks)));

@@ -6,6 +6,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
@@ -16,14 +17,14 @@
 namespace meshard {
 namespace {
 
-/// A row that is read: its id, and where its numbers are.
+/// A row's id and the address of its values.
 using FoundRow = std::pair<std::int64_t, const float*>;
 
 struct IdRange {
     std::int64_t begin = 0, end = 0;
 };
 
-/// Ids of the rows that a rank has by RowOrder::Ids.
+/// Returns the ids of the rows that a rank has by RowOrder::Ids.
 IdRange ids_of_rank(const StoredCase& stored, const RankOfCase& rank)
 {
     const auto extents = even_extents(stored.num_rows, rank.num_ranks);
@@ -31,7 +32,7 @@ IdRange ids_of_rank(const StoredCase& stored, const RankOfCase& rank)
     return {begin, begin + extents[rank.rank]};
 }
 
-/// The parts in whose files a rank's rows are.
+/// Returns the first part whose file has rows of this rank, and the end of those parts.
 std::pair<std::int32_t, std::int32_t> parts_of_rank(const StoredCase& stored, const RankOfCase& rank)
 {
     if (rank.order == RowOrder::Ids) return {0, static_cast<std::int32_t>(stored.parts.size())};
@@ -52,11 +53,11 @@ RowFile open_part(const StoredCase& stored, std::int32_t part)
 
 IoError damaged(const StoredCase& stored, std::int32_t part, std::int64_t row)
 {
-    return IoError("store: " + (stored.folder / stored.parts[part].file).string() + " is damaged: row " + std::to_string(row) + " of " +
-                   std::to_string(stored.num_rows) + ". Remove its folder: it is made again from the case.");
+    return IoError(fmt::format("store: {} is damaged: row {} of {}. Remove its folder: it is made again from the case.",
+                               (stored.folder / stored.parts[part].file).string(), row, stored.num_rows));
 }
 
-/// Some of the numbers 0 ... `num_ids` - 1, a bit each.
+/// A set of some of the numbers 0 ... `num_ids` - 1, as bits.
 class IdSet {
 public:
     explicit IdSet(std::int64_t num_ids) : words_(static_cast<std::size_t>(num_ids / 64 + 1)) {}
@@ -64,7 +65,7 @@ public:
     void add(std::int64_t id) { words_[id >> 6] |= std::uint64_t{1} << (id & 63); }
     bool has(std::int64_t id) const { return (words_[id >> 6] >> (id & 63) & 1) != 0; }
 
-    /// After all were added, for `place_of`. @return how many there are
+    /// Counts the members and prepares `place_of`; to be called after the last `add`.
     std::int64_t count()
     {
         std::int64_t sum = 0;
@@ -75,37 +76,40 @@ public:
         }
         return sum;
     }
-    /// How many of them are below `id`.
+    /// Returns how many members are below `id`.
     std::int64_t place_of(std::int64_t id) const { return before_[id >> 6] + std::popcount(words_[id >> 6] & ((std::uint64_t{1} << (id & 63)) - 1)); }
 
 private:
     std::vector<std::uint64_t> words_;
-    std::vector<std::int64_t> before_;  // those in earlier words
+    std::vector<std::int64_t> before_;  // number of members in earlier words
 };
 
-/// The first stored row of a block whose place is not before this one. The rows of a part are a random choice of the block's: a search from where the place
-/// would be if they lay evenly looks at a page or two of the ids, where one by halves would read all of them.
+/// Finds the first stored row of a block whose place is `place` or later. A part holds a random choice of the block's
+/// rows, so the search begins where the place would be if they lay evenly: that touches a page or two of the ids, where
+/// bisection would touch many.
 std::int64_t first_row_at(const RowFile& file, const StoredOrder& order, std::int64_t block, std::int64_t place)
 {
     const auto& rows = file.rows();
     const auto begin = rows.block_begins[block], end = rows.block_begins[block + 1];
     const auto first_place = order.begin_of(block), num_places = order.begin_of(block + 1) - first_place;
     const auto is_before = [&](std::int64_t row) { return order.place_of(file.id(row)) < place; };
-    auto low = begin + (place - first_place) * (end - begin) / num_places, high = low;  // no row below `low` is at the place or behind, in the end
+    // The search ends with every row below `low` before the place.
+    auto low = begin + (place - first_place) * (end - begin) / num_places, high = low;
     for (std::int64_t step = 1; low > begin && !is_before(low - 1); step *= 2) low = std::max(begin, low - step);
     for (std::int64_t step = 1; high < end && is_before(high); step *= 2) high = std::min(end, high + step);
     const auto candidates = std::views::iota(low, high);
     return low + (std::ranges::partition_point(candidates, is_before) - candidates.begin());
 }
 
-/// Whether rows are so dense among others that most pages have one of them: reading all ahead is then faster.
+/// Whether most pages hold a chosen row, so that reading all pages ahead is faster.
 bool are_dense(std::int64_t num_chosen, std::int64_t num_bytes)
 {
     constexpr std::int64_t page = 4096;
     return num_chosen * page >= num_bytes;
 }
 
-/// Chosen rows that lie together. Where nothing of the file is in memory, the pages of all ranges are asked for before the first is looked at.
+/// Finds chosen rows that lie together. The pages of all ranges are requested before the first is looked at, since the
+/// file may not be in memory yet.
 void find_ranges(const RowFile& file, const StoredOrder& order, const RowChoice& choice, std::vector<FoundRow>& found)
 {
     const auto& rows = file.rows();
@@ -115,7 +119,7 @@ void find_ranges(const RowFile& file, const StoredOrder& order, const RowChoice&
         num_in_ranges += range.count;
         const auto block = order.block_of(range.first), first = order.begin_of(block), num_places = order.begin_of(block + 1) - first;
         const auto begin = rows.block_begins[block], num_rows = rows.block_begins[block + 1] - begin;
-        constexpr std::int64_t margin = 512;  // rows by which the search goes beyond
+        constexpr std::int64_t margin = 512;  // the search may go this many rows beyond its first guess
         const auto low = std::max(begin, begin + (range.first - first) * num_rows / num_places - margin);
         const auto high = std::min(begin + num_rows, begin + (range.first + range.count - first) * num_rows / num_places + margin);
         if (low < high) MappedFile::will_be_read(std::as_bytes(rows.ids.subspan(low, high - low)));
@@ -141,7 +145,7 @@ void find_ranges(const RowFile& file, const StoredOrder& order, const RowChoice&
     }
 }
 
-/// Chosen rows anywhere.
+/// Finds chosen rows that may lie anywhere in the file.
 void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen, const StoredCase& stored, std::int32_t part, std::vector<FoundRow>& found)
 {
     const auto& rows = file.rows();
@@ -152,12 +156,13 @@ void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen,
     if (reads_all) file.verify(std::as_bytes(rows.values));
     for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
         const auto id = rows.ids[row];
-        if (id < 0 || id >= stored.num_rows) throw damaged(stored, part, id);  // earlier versions wrote no hashes of pages
+        // Files of earlier versions have no page hashes, by which `verify` would notice a damaged id.
+        if (id < 0 || id >= stored.num_rows) throw damaged(stored, part, id);
         if (chosen.has(id)) found.emplace_back(id, reads_all ? rows.row(row) : file.values(row));
     }
 }
 
-/// Copies row `from` to row `i` of a case's tensors.
+/// Copies stored rows into the tensors of a case.
 class RowCopy {
 public:
     RowCopy(const StoredCase& stored, std::int64_t num_rows, bool in_locked_memory) : num_inputs_(stored.num_inputs), num_targets_(stored.num_targets())
@@ -181,7 +186,7 @@ private:
     float *told_ = nullptr, *target_ = nullptr;
 };
 
-/// All rows that a rank has, read in the order in which they are stored and put where their ids come.
+/// Reads all rows that a rank has in the order in which they are stored, and puts them in the order of their ids.
 CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& files, std::int32_t first_part, IdRange own, bool in_locked_memory)
 {
     IdSet ids(stored.num_rows);
@@ -211,7 +216,7 @@ CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& fil
     return std::move(copy.rows);
 }
 
-/// Of rows with these ids, ascending: (rows, 1).
+/// Reads the measures of rows with these ascending ids: (rows, 1).
 at::Tensor measures_of(const StoredCase& stored, std::span<const std::int64_t> ids, const RowReading& reading)
 {
     const MeasureFile file(stored);
@@ -237,7 +242,8 @@ Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder
 
 std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order, bool with_measures)
 {
-    const auto numbers = stored.num_inputs + 3 + stored.num_targets() + (with_measures ? 1 : 0);  // places are told once more by themselves
+    // The tensor of positions repeats three of the inputs.
+    const auto numbers = stored.num_inputs + 3 + stored.num_targets() + (with_measures ? 1 : 0);
     return std::ranges::max(rows_of_ranks(stored, num_ranks, order)) * (numbers * 4 + 8);
 }
 
@@ -246,7 +252,7 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowRe
     const auto* choice = reading.choice;
     const auto [first_part, end_part] = parts_of_rank(stored, rank);
     const auto own = rank.order == RowOrder::Ids ? ids_of_rank(stored, rank) : IdRange{0, stored.num_rows};
-    std::vector<RowFile> files;  // keeps them mapped
+    std::vector<RowFile> files;  // keeps the files mapped
     for (auto part = first_part; part < end_part; ++part) files.push_back(open_part(stored, part));
     if (!choice) {
         for (const auto& file : files) file.will_be_read();
@@ -280,7 +286,7 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowRe
     for (std::int64_t i = 0; i < std::ssize(found); ++i) {
         const auto [id, values] = found[i];
         copy(values, i);
-        while (next != choice->ids.end() && *next < id) ++next;  // both ascend
+        while (next != choice->ids.end() && *next < id) ++next;  // both lists ascend
         copy.rows.ids[i] = next - choice->ids.begin();
     }
     return std::move(copy.rows);

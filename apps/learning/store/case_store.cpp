@@ -13,11 +13,11 @@
 #include "partition/error.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <numeric>
@@ -30,19 +30,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// To be raised when the same shards and settings would be stored in another way.
+/// This version must be raised when the same shards and settings would be stored in another way.
 constexpr int kStoreVersion = 3;
 constexpr const char* kPageHashes = "hashes.u64";
 
-/// All that the rows depend on. The name of the shards' folder stands for the source's content and the cut.
+/// Hashes all that the stored rows depend on. The name of the shards' folder stands for the source's content and the
+/// cut.
 std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
 {
     auto settings = to_json(store.data);
     for (const char* name : {"sampling_resolution", "sampling", "constants", "time", "encoding", "encoding_frequencies", "encoding_scales", "targets",
                              "reference", "vector_deviation"})
-        settings.erase(name);  // of these nothing is stored
-    const auto text = "version " + std::to_string(kStoreVersion) + "\nshards " + shards.filename().string() + "\nsettings " + settings.dump() + "\ntable " +
-                      nlohmann::json(source.columns).dump() + "\n";
+        settings.erase(name);  // these settings do not change what is stored
+    const auto text = fmt::format("version {}\nshards {}\nsettings {}\ntable {}\n", kStoreVersion, shards.filename().string(), settings.dump(),
+                                  nlohmann::json(source.columns).dump());
     return hash_text(xxh64_of_text(text)).substr(std::string_view("xxh64:").size());
 }
 
@@ -103,7 +104,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         if (json.value("has_page_hashes", false)) stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
         return stored;
     } catch (const nlohmann::json::exception& error) {
-        throw IoError("store: " + path.string() + " is damaged: " + error.what() + ". Remove its folder: it is made again from the case.");
+        throw IoError(fmt::format("store: {} is damaged: {}. Remove its folder: it is made again from the case.", path.string(), error.what()));
     }
 }
 
@@ -121,18 +122,19 @@ bool is_complete(const std::filesystem::path& folder, const std::string& key)
     } catch (const UnknownVersion&) {
         throw;
     } catch (const IoError&) {
-        return false;  // damaged: made anew
+        return false;  // a damaged case is stored anew
     }
 }
 
-/// The rows of a part in the order in which they are stored, and the memory that they are in.
+/// Holds the rows of a part in the order in which they are stored.
 struct OrderedRows {
     std::vector<std::int64_t> ids;
     std::vector<std::int32_t> order;
     std::vector<float> values;
     std::vector<std::int64_t> block_begins;
 
-    /// @param told   (rows, C)   @param target   (rows, T), of rows with these ids
+    /// @param told     (rows, C), the inputs of the rows `of_rows`
+    /// @param target   (rows, T), the targets of the same rows
     OrderedRows(const StoredOrder& stored_order, std::span<const std::int64_t> of_rows, const at::Tensor& told, const at::Tensor& target)
         : ids(of_rows.size()), order(of_rows.size())
     {
@@ -172,7 +174,7 @@ void widen(std::vector<double>& lowest, std::vector<double>& highest, const at::
     }
 }
 
-/// Writes the file of measures, if rows have some.
+/// Writes the file of measures, unless the rows have none.
 StoredMeasures write_measures(const RowMeasures& measures, const StoredOrder& order, const std::filesystem::path& file)
 {
     StoredMeasures stored{.kind = measures.kind, .mean = measures.mean, .hash = {}, .blocks = {}};
@@ -214,8 +216,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         statistics.add(target);
         widen(lowest, highest, told);
         const OrderedRows rows(order, ids, told, target);
-        char name[32];
-        std::snprintf(name, sizeof name, "part_%04d.rows", part);
+        const auto name = fmt::format("part_{:04}.rows", part);
         files.push_back(partial.path() / name);
         const auto num_bytes = write_row_file(files.back(), rows.view(told.size(1) + target.size(1)), key);
         parts.push_back({{"file", name},
@@ -282,8 +283,8 @@ bool try_store_case(const CaseStore& store, const CaseSource& source, const std:
         why = why_not_writable(folder);
     }
     if (!why.empty())
-        throw IoError("case " + source.id + " is not stored in " + folder.string() + ", and the folder cannot be written: " + why +
-                      ". Set data.store to another.");
+        throw IoError(
+            fmt::format("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.", source.id, folder.string(), why));
     const auto dir = folder_in(folder, source, key);
     return try_keep_folder(
         dir, [&] { return is_complete(dir, key); },
@@ -313,8 +314,8 @@ MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)
     const auto path = path_of(stored);
     file_ = MappedFile::open(path, "store");
     if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
-        throw IoError("store: " + path.string() + " is damaged: it has " + std::to_string(file_->bytes().size()) + " bytes, and should have " +
-                      std::to_string(stored.num_measure_bytes()) + ". Remove its folder: it is made again from the case.");
+        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is made again from the case.",
+                                  path.string(), file_->bytes().size(), stored.num_measure_bytes()));
     }
 }
 

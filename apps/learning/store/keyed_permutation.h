@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// One number of several, all of whose bits depend on all of theirs.
+/// Mixes several numbers into one, each bit of which depends on all of their bits.
 template <class... Numbers>
 std::uint64_t mixed_numbers(std::uint64_t first, Numbers... rest)
 {
@@ -17,8 +17,8 @@ std::uint64_t mixed_numbers(std::uint64_t first, Numbers... rest)
     return result;
 }
 
-/// A permutation of the numbers below `size` that a key chooses: each is computed by itself. A Feistel network (Black and Rogaway, Ciphers with arbitrary
-/// finite domains, 2002).
+/// A permutation of the numbers below `size`, chosen by a key. Each number is computed without the others, by a Feistel
+/// network (Black and Rogaway, Ciphers with arbitrary finite domains, 2002).
 class KeyedPermutation {
 public:
     KeyedPermutation(std::uint64_t size, std::uint64_t key) : size_(size), key_(key)
@@ -29,11 +29,11 @@ public:
     std::uint64_t operator()(std::uint64_t place) const
     {
         do place = network(place);
-        while (place >= size_);  // the network permutes up to four times as many numbers
+        while (place >= size_);  // the network permutes up to four times as many numbers as wanted
         return place;
     }
 
-    /// The place whose number this is.
+    /// The inverse: returns the place whose number this is.
     std::uint64_t place_of(std::uint64_t number) const
     {
         do number = inverse_network(number);

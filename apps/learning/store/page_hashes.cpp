@@ -5,6 +5,8 @@
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 
@@ -35,16 +37,17 @@ PageHashes::PageHashes(const std::filesystem::path& path, std::int64_t num_pages
     : file_(MappedFile::open(path, "store")), compared_(static_cast<std::size_t>(num_pages / 64 + 1))
 {
     if (std::ssize(file_->bytes()) != num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)))
-        throw IoError("store: " + path.string() + " is damaged: it has " + std::to_string(file_->bytes().size()) + " bytes, and should have " +
-                      std::to_string(num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t))) + ". Remove its folder: it is made again from the case.");
+        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is made again from the case.",
+                                  path.string(), file_->bytes().size(), num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t))));
     hashes_ = {reinterpret_cast<const std::uint64_t*>(file_->bytes().data()), static_cast<std::size_t>(num_pages)};
 }
 
 void PageHashes::compare_page(const MappedFile& file, std::int64_t page, std::size_t at, const std::filesystem::path& path) const
 {
     if (at >= hashes_.size() || xxh64(page_of(file, page)) != hashes_[at])
-        throw IoError("store: " + path.string() + " is damaged: what it has from byte " + std::to_string(page * kPage) +
-                      " on is not what was written. Remove its folder: it is made again from the case.");
+        throw IoError(
+            fmt::format("store: {} is damaged: what it has from byte {} on is not what was written. Remove its folder: it is made again from the case.",
+                        path.string(), page * kPage));
     compared_[at / 64].fetch_or(std::uint64_t{1} << (at % 64), std::memory_order_relaxed);
 }
 

@@ -12,23 +12,23 @@
 
 namespace meshard {
 
-/// Hashes of a stored case's files, one for each page of 4 KiB. What is read of a file is compared with them, the first time that this object sees it; pages
-/// that nobody reads are not read for that.
+/// Hashes of a stored case's files, one for each page of 4 KiB. A page is compared with its hash when this object first
+/// sees it; pages that nobody reads are not compared.
 class PageHashes {
 public:
     static constexpr std::int64_t kPage = 4096;
 
-    /// Pages of a file of so many bytes; the last one may be shorter.
+    /// Returns the number of pages of a file with so many bytes; the last page may be shorter.
     static std::int64_t pages_of(std::int64_t num_bytes) { return (num_bytes + kPage - 1) / kPage; }
 
-    /// Writes the hashes of these files, one after the other. @throws IoError
+    /// Writes the hashes of these files, one file after the other. @throws IoError
     static void write(const std::filesystem::path& path, std::span<const std::filesystem::path> files);
 
-    /// @throws IoError if the file is missing or has not so many hashes
+    /// @throws IoError if the file is missing or does not have `num_pages` hashes
     PageHashes(const std::filesystem::path& path, std::int64_t num_pages);
 
     /// Compares the pages on which `piece` lies. May be called by several threads.
-    /// @param first_page   of the file, among the hashes
+    /// @param first_page   index of the file's first page among the hashes
     /// @throws IoError naming the file and the first byte of the page that differs
     void compare(const MappedFile& file, std::int64_t first_page, std::span<const std::byte> piece, const std::filesystem::path& path) const
     {
@@ -45,10 +45,11 @@ private:
 
     std::shared_ptr<const MappedFile> file_;
     std::span<const std::uint64_t> hashes_;
-    mutable std::vector<std::atomic<std::uint64_t>> compared_;  // a bit a page
+    mutable std::vector<std::atomic<std::uint64_t>> compared_;  // one bit for each page: whether it was compared
 };
 
-/// Where a file's hashes are; null in cases that earlier versions stored.
+/// The hashes of one file: the case's hashes and the index of the file's first; null in cases that earlier versions
+/// stored.
 struct FilePages {
     std::shared_ptr<const PageHashes> hashes;
     std::int64_t first = 0;

@@ -4,6 +4,8 @@
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -11,12 +13,14 @@
 namespace meshard {
 namespace {
 
-// A step takes a range of each block: of smaller blocks the ranges would be short reads, and of very many, too.
+// A step reads a range of each block: small blocks or very many blocks would make these reads short.
 constexpr std::int64_t kRowsOfBlock = std::int64_t{1} << 16, kMostBlocks = 64;
 
-constexpr std::int64_t kLeastOfBlock = 2;  // rounding down twice may cost a block one row of its share, which must not go below 0
+// Rounding down twice may cost a block one row of its share; with two rows a share stays above 0.
+constexpr std::int64_t kLeastOfBlock = 2;
 
-constexpr std::uint64_t kOrderOfBlocks = 0x5851F42D4C957F2D, kStartOfRanges = 0x14057B7EF767814F;  // tell apart what is drawn with one key
+// Mixed into a key, these keep the two kinds of random numbers that one key gives independent.
+constexpr std::uint64_t kOrderOfBlocks = 0x5851F42D4C957F2D, kStartOfRanges = 0x14057B7EF767814F;
 
 }  // namespace
 
@@ -64,7 +68,7 @@ std::vector<std::int64_t> StoredOrder::places_of(std::span<const std::int64_t> i
     std::vector<std::int64_t> places;
     places.reserve(ids.size());
     std::int64_t begin = 0, end = 0;
-    std::optional<KeyedPermutation> permutation;  // of the ids from `begin` to `end`
+    std::optional<KeyedPermutation> permutation;  // permutes the ids from `begin` to `end`
     for (const auto id : ids) {
         if (id < begin || id >= end) {
             const auto block = block_of(id);
@@ -86,7 +90,8 @@ std::int64_t StoredOrder::id_at(std::int64_t place) const
 std::vector<std::int64_t> StoredOrder::ids_of(std::int64_t block, std::span<const std::int64_t> places) const
 {
     const auto begin = begin_of(block);
-    const auto permutation = permutation_of(block);  // made once a block: making it takes as long as asking it
+    // Made once for all places, since making it costs as much as using it.
+    const auto permutation = permutation_of(block);
     std::vector<std::int64_t> ids;
     ids.reserve(places.size());
     for (const auto place : places) ids.push_back(begin + static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(place))));
@@ -96,12 +101,14 @@ std::vector<std::int64_t> StoredOrder::ids_of(std::int64_t block, std::span<cons
 std::vector<PlaceRange> StoredOrder::drawn_ranges(std::int64_t count, std::int64_t seed, std::int64_t epoch) const
 {
     if (num_blocks_ > 1 && count < kLeastOfBlock * num_blocks_) {
-        throw InvalidInput("data.sampling is blocks, and data.sampling_resolution " + std::to_string(count) + ": a case of " + std::to_string(num_rows_) +
-                           " points has " + std::to_string(num_blocks_) + " blocks, of which each gives at least " + std::to_string(kLeastOfBlock) +
-                           ". Raise it, or set data.sampling=uniform.");
+        throw InvalidInput(
+            fmt::format("data.sampling is blocks, and data.sampling_resolution {}: a case of {} points has {} blocks, of which each gives at least {}. "
+                        "Raise it, or set data.sampling=uniform.",
+                        count, num_rows_, num_blocks_, kLeastOfBlock));
     }
     const auto draws_an_order = num_rows_ / count, order = (epoch - 1) / draws_an_order, draw = (epoch - 1) % draws_an_order;
-    // Rows that so many draws take of the blocks before this one: rounded down, so that all blocks together give count a draw.
+    // Rows that the first `draws` draws take from all blocks before this one; rounded down, so that all blocks together
+    // give `count` rows a draw.
     const auto taken_before = [&](std::int64_t draws, std::int64_t block) { return draws * count * begin_of(block) / num_rows_; };
     const auto taken_of = [&](std::int64_t draws, std::int64_t block) { return taken_before(draws, block + 1) - taken_before(draws, block); };
     std::vector<PlaceRange> ranges;

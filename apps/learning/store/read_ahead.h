@@ -14,22 +14,23 @@
 
 namespace meshard {
 
-/// Reads cases in a thread of its own, in the order in which they will be asked for: some are ready before their turn, and never more than those.
+/// Reads cases in a thread of its own, in the order in which they will be needed, and holds at most `most` of them
+/// ready.
 class ReadAhead {
 public:
-    /// What is read next; called by the thread alone. Nothing: there is no more.
+    /// Reads the next case; called by the thread alone. Returns nothing when there are no more.
     using Read = std::function<std::optional<CaseRows>()>;
 
-    /// @param most   cases that are ready and not taken yet
+    /// @param most   cases that may be ready and not taken yet
     ReadAhead(Read read, std::size_t most);
     ~ReadAhead();
     ReadAhead(const ReadAhead&) = delete;
     ReadAhead& operator=(const ReadAhead&) = delete;
 
-    /// The next case; waits until it is read. @throws what went wrong in reading it, after all that was read before was taken.
+    /// Returns the next case; waits until it is read. @throws what reading it threw, once all earlier cases were taken.
     CaseRows take();
 
-    double seconds_waited() const { return seconds_waited_; }  ///< by `take`, since it began
+    double seconds_waited() const { return seconds_waited_; }  ///< by `take`, since the start
 
 private:
     void run();
@@ -43,7 +44,7 @@ private:
     bool has_ended_ = false;  // the thread reads no more
     bool is_stopped_ = false;
     double seconds_waited_ = 0;
-    std::thread thread_;  // last: it uses all others
+    std::thread thread_;  // last, since it uses all other members
 };
 
 }  // namespace meshard

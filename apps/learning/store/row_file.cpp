@@ -6,6 +6,7 @@
 #include "io/bytes/hashed_json.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ std::uint64_t whole_pages(std::uint64_t bytes)
     return (bytes + kPage - 1) / kPage * kPage;
 }
 
-/// Where each section begins, and where the last one ends.
+/// Returns where each section begins, and where the last one ends.
 std::array<std::uint64_t, 4> places_of(std::uint64_t num_rows, std::uint64_t num_columns)
 {
     const auto order = kPage + whole_pages(num_rows * sizeof(std::int64_t)), values = order + whole_pages(num_rows * sizeof(std::int32_t));
@@ -44,7 +45,7 @@ std::int64_t write_row_file(const std::filesystem::path& path, const StoredRows&
     nlohmann::ordered_json head{{"key", key}, {"rows", rows.num_rows()}, {"columns", rows.num_columns}, {"blocks", rows.block_begins}};
     for (std::size_t i = 0; i < sections.size(); ++i) head[kSections[i]] = {{"at", places[i]}, {"hash", hash_text(xxh64(sections[i]))}};
     auto text = std::string(kBegin) + head.dump() + "\n";
-    if (text.size() > kPage) throw Error("write_row_file: the head of " + path.string() + " has " + std::to_string(text.size()) + " bytes.");
+    if (text.size() > kPage) throw Error(fmt::format("write_row_file: the head of {} has {} bytes.", path.string(), text.size()));
 
     AtomicFile file(path);
     file.write(text);
@@ -61,7 +62,7 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePa
     : path_(path), file_(MappedFile::open(path, "store")), pages_(std::move(pages))
 {
     const auto refuse = [&](const std::string& what) {
-        return IoError("store: " + path.string() + " " + what + ". Remove its folder: it is made again from the case.");
+        return IoError(fmt::format("store: {} {}. Remove its folder: it is made again from the case.", path.string(), what));
     };
     const auto text = file_->text();
     if (text.size() < kPage || !text.starts_with(kFormat)) throw refuse("is damaged: it does not begin as a file of stored rows does");
@@ -85,7 +86,7 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePa
     } catch (const nlohmann::json::exception&) {
         throw refuse("is damaged: its head cannot be read");
     }
-    if (text.size() != places[3]) throw refuse("is damaged: it has " + std::to_string(text.size()) + " bytes, and should have " + std::to_string(places[3]));
+    if (text.size() != places[3]) throw refuse(fmt::format("is damaged: it has {} bytes, and should have {}", text.size(), places[3]));
     const auto* bytes = file_->bytes().data();
     rows_.ids = {reinterpret_cast<const std::int64_t*>(bytes + places[0]), num_rows};
     rows_.order = {reinterpret_cast<const std::int32_t*>(bytes + places[1]), num_rows};
@@ -98,9 +99,8 @@ void RowFile::verify() const
     const auto sections = sections_of(rows_);
     for (std::size_t i = 0; i < sections.size(); ++i) {
         if (hash_text(xxh64(sections[i])) == hashes_[i]) continue;
-        throw IoError("store: " + path_.string() + " is damaged: its " + kSections[i] +
-                      " are not those that were written. Remove its folder: it is made again "
-                      "from the case.");
+        throw IoError(fmt::format("store: {} is damaged: its {} are not those that were written. Remove its folder: it is made again from the case.",
+                                  path_.string(), kSections[i]));
     }
 }
 

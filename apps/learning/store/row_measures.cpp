@@ -13,7 +13,7 @@
 namespace meshard {
 namespace {
 
-/// Of the cells of a mesh that have this dimension, the size; 0 of all others.
+/// Returns the sizes of a mesh's cells, with 0 for cells of another dimension.
 std::vector<double> sizes_of(const Mesh& mesh, int dimension)
 {
     std::vector<double> sizes;
@@ -28,7 +28,8 @@ std::vector<double> sizes_of(const Mesh& mesh, int dimension)
     return sizes;
 }
 
-/// Shares that points of several parts have of cells, in the order of the cells' ids: so each sum is that of the whole mesh, to the last bit.
+/// Collects the shares that points of several parts have of cells, and adds them in the order of the cells' ids, so
+/// that each sum equals that of the whole mesh to the last bit.
 class SharedPoints {
 public:
     void expect(std::int64_t point) { shares_.try_emplace(point); }
@@ -70,7 +71,8 @@ RowMeasures row_measures(const std::filesystem::path& shards, const Manifest& ma
 
     std::vector<double> of_cells(static_cast<std::size_t>(manifest.num_cells)), of_points(on_cells ? 0 : static_cast<std::size_t>(manifest.num_points));
     for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
-        const auto subdomain = load_subdomain(shards, manifest, part, PieceCheck::Trust);  // compared above
+        // The first loop checked the pieces.
+        const auto subdomain = load_subdomain(shards, manifest, part, PieceCheck::Trust);
         const auto sizes = sizes_of(subdomain.mesh, dimension);
         const auto cells = subdomain.cells.owned();
         for (std::size_t i = 0; i < cells.size(); ++i) {

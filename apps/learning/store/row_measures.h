@@ -10,20 +10,21 @@
 
 namespace meshard {
 
-/// What a case's rows measure: areas of polygons or volumes of solids, and nothing for clouds and lines.
+/// What the rows of a case are measured by: areas of polygons, volumes of solids, or nothing for clouds and lines.
 enum class MeasureKind : std::uint8_t { None, Areas, Volumes };
 
-const char* name_of(MeasureKind kind);  ///< `none`, `areas`, `volumes`, as case.json has it
+const char* name_of(MeasureKind kind);  ///< `none`, `areas`, `volumes`, as in case.json
 
-/// Measures of all rows of a case.
+/// The measures of all rows of a case.
 struct RowMeasures {
     MeasureKind kind = MeasureKind::None;
     double mean = 0;            ///< over all rows, in the unit of the case's file
-    std::vector<float> values;  ///< of each row by its id, over the mean; empty where there are none, or all are 0
+    std::vector<float> values;  ///< by row id, over the mean; empty if there are none or all are 0
 };
 
-/// From the parts of a shards folder. A point has its share of the cells around it, which hand equal parts to their points. In a mesh with solids polygons
-/// count nothing. The same bits however the case was cut, and those of the input `areas` (`add_areas`).
+/// Computes the measures from the parts of a shards folder. Each cell hands equal shares to its points, and a point has
+/// the sum of its shares. In a mesh with solids, polygons count nothing. The result has the same bits however the case
+/// was cut, and its areas equal the input `areas` (`add_areas`).
 /// @throws IoError for a folder that cannot be read; InvalidInput as `cell_measures`
 RowMeasures row_measures(const std::filesystem::path& shards, const Manifest& manifest, bool on_cells);
 
