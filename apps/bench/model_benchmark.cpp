@@ -150,30 +150,33 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
 {
     const auto& entry = find_model(name);
     auto shape = extents;
-    if (entry.is_grid_model()) {
+    const auto* of_grids = entry.of_grids();
+    const auto* of_bodies = entry.of_bodies();
+    if (of_grids) {
+        const auto& directions = of_grids->directions;
         constexpr std::int64_t kMultiple = 16;  // U-Nets of five grids halve each extent four times
-        const auto dimension = arguments.value("dimension", entry.directions.front());
+        const auto dimension = arguments.value("dimension", directions.front());
         const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
         if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
-        if (std::ranges::find(entry.directions, static_cast<std::int64_t>(shape.size())) == entry.directions.end())
+        if (std::ranges::find(directions, static_cast<std::int64_t>(shape.size())) == directions.end())
             throw InvalidInput("--grid has " + std::to_string(shape.size()) + " directions, and " + entry.class_name + " takes " +
-                               std::to_string(entry.directions.front()) +
-                               (entry.directions.size() > 1 ? " or " + std::to_string(entry.directions.back()) : "") + ".");
+                               std::to_string(directions.front()) + (directions.size() > 1 ? " or " + std::to_string(directions.back()) : "") + ".");
     }
+    const bool has_both_parts = of_bodies && of_bodies->needs_both_parts;
     auto all =
-        entry.is_grid_model()
-            ? entry.grid_widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
-            : entry.widths({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs, .volume_out_dim = entry.needs_both_parts ? kOutputs : 0});
+        of_grids
+            ? of_grids->widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
+            : entry.arguments_for({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs, .volume_out_dim = has_both_parts ? kOutputs : 0});
     all.update(arguments);
     torch::manual_seed(0);
     const auto model = make_model(entry.name, all);
     move_module(*model.module, device);
-    if (!entry.is_grid_model()) {
+    if (!of_grids) {
         if (!extents.empty()) throw InvalidInput("--grid is for models of grids; " + entry.class_name + " is one of points. Say their number with --points.");
-        const auto num_point_inputs = entry.needs_body() ? kBodyInputs : kInputs - 1;
+        const auto num_point_inputs = of_bodies ? kBodyInputs : kInputs - 1;
         const auto embedding = torch::rand({1, num_points, num_point_inputs}, device), places = embedding.narrow(2, 0, 3).contiguous();
-        PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = entry.needs_body() ? unit_cube() : nullptr};
-        if (entry.needs_both_parts) {  // half of the points are those of the surface
+        PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = of_bodies ? unit_cube() : nullptr};
+        if (has_both_parts) {  // half of the points are those of the surface
             auto volume = inputs;
             inputs.positions = places.narrow(1, 0, num_points / 2);
             volume.positions = places.narrow(1, num_points / 2, num_points - num_points / 2);

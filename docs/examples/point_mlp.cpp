@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of one's own, in one file: each point's features through an MLP, beside the mean over all points. It does not know of ranks; the line that
-// begins with `const ModelRegistration` makes it known by name.
+// A model of one's own, in one file: each point's features through an MLP, beside the mean over all points. It does not
+// know of ranks; the line that begins with `const ModelRegistration` makes it known by name.
 #include "models/registry/registry.h"
 
 #include <torch/torch.h>
@@ -25,7 +25,8 @@ struct PointMlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(PointMlp);
 
-// --- its name, its arguments with their defaults, and what of them follows from the data; the other way round for `predict --model` ---
+// --- its name, its arguments with their defaults, and what of them follows from the data; the other way round for
+// `predict --model` ---
 
 ModelEntry point_mlp_entry()
 {
@@ -33,13 +34,15 @@ ModelEntry point_mlp_entry()
             .class_name = "PointMlp",
             .defaults = {{"in_dim", 0}, {"out_dim", 0}, {"width", 32}},
             .options = {{"width", "hidden channels"}},
-            .widths = [](const PointWidths& widths) -> nlohmann::json { return {{"in_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}}; },
-            .widths_of = [](const nlohmann::json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
-                return {.embedding_dim = arguments.at("in_dim"), .num_constants = 0, .out_dim = arguments.at("out_dim")};
-            },
-            .make = [](const nlohmann::json& arguments) -> MadeModel {
-                PointMlp model(arguments.at("in_dim").get<int>(), arguments.at("width").get<int>(), arguments.at("out_dim").get<int>());
-                return {model.ptr(), [model](const PointInputs& inputs) mutable { return model->forward(inputs.embedding); }};
+            .kind = PointModel{
+                .widths = [](const PointWidths& widths) -> nlohmann::json { return {{"in_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}}; },
+                .widths_of = [](const nlohmann::json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
+                    return {.embedding_dim = arguments.at("in_dim"), .num_constants = 0, .out_dim = arguments.at("out_dim")};
+                },
+                .make = [](const nlohmann::json& arguments) -> MadeModel {
+                    PointMlp model(arguments.at("in_dim").get<int>(), arguments.at("width").get<int>(), arguments.at("out_dim").get<int>());
+                    return {model.ptr(), [model](const PointInputs& inputs) mutable { return model->forward(inputs.embedding); }};
+                },
             }};
 }
 

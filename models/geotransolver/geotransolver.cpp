@@ -159,7 +159,7 @@ std::vector<BlockChoice> GeoTransolverImpl::block_forms(const torch::Tensor& poi
     std::vector<BlockChoice> choices;
     for (const auto& block : *blocks_) {
         const auto* obstacle = obstacle_of(points, block->as<GeoTransolverBlock>()->fusion({}));
-        choices.push_back({form_of_one(points, obstacle, memory_), obstacle});
+        choices.push_back({form_of_one(obstacle, memory_), obstacle});
     }
     return choices;
 }

@@ -54,7 +54,7 @@ std::optional<BlockForm> form_of_all(const at::Tensor& points, MemoryMode memory
     return torch::GradMode::is_enabled() || !points.is_cpu() ? std::nullopt : std::optional(BlockForm::Inferred);
 }
 
-BlockForm form_of_one(const at::Tensor& points, const char* obstacle, MemoryMode memory)
+BlockForm form_of_one(const char* obstacle, MemoryMode memory)
 {
     if (!obstacle) return BlockForm::Fused;
     return memory == MemoryMode::Stored ? BlockForm::Eager : BlockForm::Recomputed;
@@ -64,7 +64,7 @@ at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::sh
                      const std::vector<at::Tensor>& inputs)
 {
     const auto& x = inputs.front();
-    switch (form_of_one(x, obstacle_of(x, fusion), memory)) {
+    switch (form_of_one(obstacle_of(x, fusion), memory)) {
     case BlockForm::Fused:
         return fused_block(x, fusion.block, {.keep_activations = memory == MemoryMode::Stored});
     case BlockForm::Recomputed:

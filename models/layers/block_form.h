@@ -46,7 +46,7 @@ std::optional<BlockForm> form_of_all(const at::Tensor& points, MemoryMode memory
 
 /// The form of one block if `form_of_all` returns nothing.
 /// @param obstacle   the result of `obstacle_of` for these points
-BlockForm form_of_one(const at::Tensor& points, const char* obstacle, MemoryMode memory);
+BlockForm form_of_one(const char* obstacle, MemoryMode memory);
 
 /// Runs a block's modules on its inputs.
 using EagerBlock = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;

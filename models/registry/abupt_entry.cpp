@@ -254,8 +254,8 @@ private:
         if (owner.expired()) {
             const auto low = box_.least(at::kCPU).to(at::kFloat), high = box_.most(at::kCPU).to(at::kFloat);
             if (!((body->vertices >= low) & (body->vertices <= high)).all(-1).any().item<bool>())
-                throw InvalidInput(
-                    "AB-UPT: no corner of the body lies in volume_box. Set model.volume_box, in the coordinates of the points, around the body.");
+                throw InvalidInput("AB-UPT: no corner of the body lies in volume_box. Set model.volume_box, in the "
+                                   "coordinates of the points, around the body.");
             const auto geometry = as_cloud(PointsOfBody(*body, 0).on_surface(count(kGeometryPoints)));
             const auto every = torch::arange(count(kSupernodes), torch::kLong) * count(kGeometryPoints) / count(kSupernodes);
             points = {geometry, geometry.index_select(1, every.to(torch::kLong)), {}, {}};
@@ -334,7 +334,8 @@ ModelEntry abupt_entry()
     auto infos = ab_upt_option_infos();
     const OptionBounds positive{.least = 1};
     infos.push_back({kAnchors,
-                     "where anchors lie: some of the case's points, others in each step, or places on the body and around it, always the same",
+                     "where anchors lie: some of the case's points, others in each step, or places on the body and "
+                     "around it, always the same",
                      {.words = {kAmongPoints, "body"}}});
     infos.push_back({kAnchorBox, "box of the volume's anchors, lowest x, y, z, then highest, in the coordinates of the points"});
     infos.push_back({kGeometryPoints, "points drawn on the body, of which supernodes are told", positive});
@@ -345,15 +346,17 @@ ModelEntry abupt_entry()
             .class_name = "AbUpt",
             .defaults = std::move(defaults),
             .options = std::move(infos),
-            .widths = [](const PointWidths& widths) -> Json {
-                return {{"surface_dim", widths.in_volume ? 0 : widths.out_dim},
-                        {"volume_dim", widths.in_volume ? widths.out_dim : widths.volume_out_dim},
-                        {"condition_dim", widths.num_constants}};
-            },
             .check = check_arguments,
-            .make_part_model = make_abupt,
-            .inputs_on_surface = {"points"},
-            .needs_both_parts = true};
+            .kind = BodyModel{
+                .widths = [](const PointWidths& widths) -> Json {
+                    return {{"surface_dim", widths.in_volume ? 0 : widths.out_dim},
+                            {"volume_dim", widths.in_volume ? widths.out_dim : widths.volume_out_dim},
+                            {"condition_dim", widths.num_constants}};
+                },
+                .make = make_abupt,
+                .inputs_on_surface = {"points"},
+                .needs_both_parts = true,
+            }};
 }
 
 }  // namespace meshard

@@ -340,13 +340,6 @@ ModelEntry domino_entry()
             .nullable = {"output_features_vol", "output_features_surf"},
             .options = std::move(infos),
             .short_names = std::move(shorts),
-            .widths = [](const PointWidths& widths) -> Json {
-                const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
-                return {{"output_features_surf", or_none(widths.in_volume ? 0 : widths.out_dim)},
-                        {"output_features_vol", or_none(widths.in_volume ? widths.out_dim : widths.volume_out_dim)},
-                        {"global_features", std::max<std::int64_t>(1, widths.num_constants)},
-                        {kEncodeParameters, widths.num_constants > 0}};
-            },
             .check =
                 [](const Json& arguments) {
                     const auto options = options_of(arguments);
@@ -357,10 +350,19 @@ ModelEntry domino_entry()
                     if (count > 0 && count != options.global_features)
                         OptionChecks("DoMINO").refuse("{} has {} numbers for {} constants.", kReference, count, options.global_features);
                 },
-            .make_part_model = make_domino,
-            .inputs_on_surface = {"points", "normals", "areas"},
-            .needs_surface_neighbors = true,
-            .spelled_out = with_parameters_inside};
+            .spelled_out = with_parameters_inside,
+            .kind = BodyModel{
+                .widths = [](const PointWidths& widths) -> Json {
+                    const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
+                    return {{"output_features_surf", or_none(widths.in_volume ? 0 : widths.out_dim)},
+                            {"output_features_vol", or_none(widths.in_volume ? widths.out_dim : widths.volume_out_dim)},
+                            {"global_features", std::max<std::int64_t>(1, widths.num_constants)},
+                            {kEncodeParameters, widths.num_constants > 0}};
+                },
+                .make = make_domino,
+                .inputs_on_surface = {"points", "normals", "areas"},
+                .needs_surface_neighbors = true,
+            }};
 }
 
 }  // namespace meshard

@@ -81,10 +81,12 @@ ModelEntry transolver_entry()
             .defaults = table.defaults(),
             .extras = table.extensions(),
             .options = table.infos(),
-            .widths = transolver_widths,
-            .widths_of = transolver_widths_of,
             .check = check_transolver,
-            .make = transolver_like<Transolver>};
+            .kind = PointModel{
+                .widths = transolver_widths,
+                .widths_of = transolver_widths_of,
+                .make = transolver_like<Transolver>,
+            }};
 }
 
 ModelEntry flare_entry()
@@ -92,7 +94,7 @@ ModelEntry flare_entry()
     auto entry = transolver_entry();
     entry.name = "flare";
     entry.class_name = "FLARE";
-    entry.make = transolver_like<Flare>;
+    std::get<PointModel>(entry.kind).make = transolver_like<Flare>;
     entry.extras.clear();
     for (const char* of_transolver : {"plus", "authors_constants"}) {
         entry.defaults.erase(of_transolver);
@@ -120,19 +122,21 @@ ModelEntry geotransolver_entry()
             .class_name = "GeoTransolver",
             .defaults = table.defaults(),
             .options = table.infos(),
-            // The geometry consists of the case's own points, as in the reference's recipes for surfaces and volumes.
-            .widths = [](const PointWidths& widths) -> Json {
-                return {{"functional_dim", widths.embedding_dim},
-                        {"out_dim", widths.out_dim},
-                        {"geometry_dim", 3},
-                        {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
-            },
-            .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
-                const auto options = geotransolver_options(arguments);
-                return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
-            },
             .check = [](const Json& arguments) { geotransolver_options(arguments).validate(); },
-            .make = make_geotransolver};
+            .kind = PointModel{
+                // The geometry consists of the case's own points, as in the reference's recipes for surfaces and volumes.
+                .widths = [](const PointWidths& widths) -> Json {
+                    return {{"functional_dim", widths.embedding_dim},
+                            {"out_dim", widths.out_dim},
+                            {"geometry_dim", 3},
+                            {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
+                },
+                .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
+                    const auto options = geotransolver_options(arguments);
+                    return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
+                },
+                .make = make_geotransolver,
+            }};
 }
 
 constexpr const char* kNumNeighbors = "num_neighbors";
@@ -236,19 +240,6 @@ ModelEntry mesh_graph_net_entry()
             .defaults = std::move(defaults),
             .extras = {kLevels},
             .options = std::move(options),
-            .widths = [](const PointWidths& widths) -> Json {
-                return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};
-            },
-            .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
-                const auto options = graph_options(arguments);
-                if (options.input_dim_edges != kEdgeChannels) {
-                    OptionChecks("MeshGraphNet")
-                        .refuse("its edges carry {} numbers; here an edge carries the vector from its target to its "
-                                "source, and its length (4).",
-                                options.input_dim_edges);
-                }
-                return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
-            },
             .check =
                 [](const Json& arguments) {
                     OptionChecks("MeshGraphNet").at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
@@ -258,12 +249,30 @@ ModelEntry mesh_graph_net_entry()
                     for (const auto& size : levels) {
                         if (!size.is_number_integer() || size.get<std::int64_t>() < before)
                             checks.refuse(std::string(kLevels) + " is " + levels.dump() +
-                                          "; expected numbers of points, each at least as large as the one before, e.g. [1000, 4000, 16000].");
+                                          "; expected numbers of points, each at least as large as the one before, "
+                                          "e.g. [1000, 4000, 16000].");
                         before = size.get<std::int64_t>();
                     }
                     graph_options(arguments).validate();
                 },
-            .make = make_mesh_graph_net};
+            .kind = PointModel{
+                .widths = [](const PointWidths& widths) -> Json {
+                    return {
+                        {"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};
+                },
+                .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+                    const auto options = graph_options(arguments);
+                    if (options.input_dim_edges != kEdgeChannels) {
+                        OptionChecks("MeshGraphNet")
+                            .refuse("its edges carry {} numbers; here an edge carries the vector from its target to its "
+                                    "source, and its length (4).",
+                                    options.input_dim_edges);
+                    }
+                    return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
+                },
+                .make = make_mesh_graph_net,
+                .has_edges = true,
+            }};
 }
 
 Json channels_of_grids(const GridWidths& widths)
@@ -282,13 +291,15 @@ ModelEntry unet_entry()
             .nullable = {"normalization"},
             .options = table.infos(),
             .check = [](const Json& arguments) { unet_3d_options(arguments).validate(); },
-            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
-                UNet3d model(unet_3d_options(arguments));
-                return {model.ptr(), [model](const at::Tensor& volume) mutable { return model->forward(volume); }};
-            },
-            .grid_widths = channels_of_grids,
-            .directions = {3},
-            .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1; }};
+            .kind = GridModel{
+                .widths = channels_of_grids,
+                .make = [](const Json& arguments) -> MadeGridModel {
+                    UNet3d model(unet_3d_options(arguments));
+                    return {model.ptr(), [model](const at::Tensor& volume) mutable { return model->forward(volume); }};
+                },
+                .directions = {3},
+                .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1; },
+            }};
 }
 
 ModelEntry unet_2d_entry()
@@ -299,13 +310,15 @@ ModelEntry unet_2d_entry()
             .defaults = table.defaults(),
             .options = table.infos(),
             .check = [](const Json& arguments) { unet_options(arguments).validate(); },
-            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
-                UNet model(unet_options(arguments));
-                return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
-            },
-            .grid_widths = channels_of_grids,
-            .directions = {2},
-            .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16); }};
+            .kind = GridModel{
+                .widths = channels_of_grids,
+                .make = [](const Json& arguments) -> MadeGridModel {
+                    UNet model(unet_options(arguments));
+                    return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
+                },
+                .directions = {2},
+                .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16); },
+            }};
 }
 
 ModelEntry vision_transformer_entry()
@@ -316,18 +329,20 @@ ModelEntry vision_transformer_entry()
             .defaults = table.defaults(),
             .options = table.infos(),
             .check = [](const Json& arguments) { vision_transformer_options(arguments).validate(); },
-            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
-                VisionTransformer model(vision_transformer_options(arguments));
-                return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
-            },
-            .grid_widths = [](const GridWidths& widths) -> Json {
-                auto arguments = channels_of_grids(widths);
-                arguments["height"] = widths.extents.at(0);
-                arguments["width"] = widths.extents.at(1);
-                return arguments;
-            },
-            .directions = {2},
-            .rows_together = [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); }};
+            .kind = GridModel{
+                .widths = [](const GridWidths& widths) -> Json {
+                    auto arguments = channels_of_grids(widths);
+                    arguments["height"] = widths.extents.at(0);
+                    arguments["width"] = widths.extents.at(1);
+                    return arguments;
+                },
+                .make = [](const Json& arguments) -> MadeGridModel {
+                    VisionTransformer model(vision_transformer_options(arguments));
+                    return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
+                },
+                .directions = {2},
+                .rows_together = [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); },
+            }};
 }
 
 ModelEntry fno_entry()
@@ -338,19 +353,21 @@ ModelEntry fno_entry()
             .defaults = table.defaults(),
             .options = table.infos(),
             .check = [](const Json& arguments) { fno_options(arguments).validate(); },
-            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
-                Fno model(fno_options(arguments));
-                return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
-            },
             .share_parameters = share_modes,
-            .grid_widths = [](const GridWidths& widths) -> Json {
-                auto arguments = channels_of_grids(widths);
-                arguments["dimension"] = widths.extents.size();
-                return arguments;
-            },
-            .directions = {2, 3},
-            .per_direction = {"num_fno_modes", "padding"},
-            .spelled_out = with_modes_of_each_direction};
+            .spelled_out = with_modes_of_each_direction,
+            .kind = GridModel{
+                .widths = [](const GridWidths& widths) -> Json {
+                    auto arguments = channels_of_grids(widths);
+                    arguments["dimension"] = widths.extents.size();
+                    return arguments;
+                },
+                .make = [](const Json& arguments) -> MadeGridModel {
+                    Fno model(fno_options(arguments));
+                    return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
+                },
+                .directions = {2, 3},
+                .per_direction = {"num_fno_modes", "padding"},
+            }};
 }
 
 ModelEntry dit_entry()
@@ -360,22 +377,25 @@ ModelEntry dit_entry()
             .defaults = to_json(DitOptions()),
             .options = {},
             .check = [](const Json& arguments) { dit_options(arguments).validate(); },
-            .make_grid_model = [](const Json& arguments) -> MadeGridModel {
-                Dit model(dit_options(arguments));
-                return {model.ptr(), [model](const at::Tensor& image) mutable {
-                            const auto batch = image.size(0), numbers = model->options().condition_dim;
-                            const auto options = torch::TensorOptions(image.device());
-                            return model->forward(image, torch::zeros({batch}, options), numbers > 0 ? torch::zeros({batch, numbers}, options) : at::Tensor());
-                        }};
-            },
-            .grid_widths = [](const GridWidths& widths) -> Json {
-                auto arguments = channels_of_grids(widths);
-                arguments["input_size"] = widths.extents;
-                return arguments;
-            },
-            .directions = {2},
-            .rows_together = [](const Json& arguments) { return dit_options(arguments).patch()[0]; },
-            .is_denoiser = true};
+            .kind = GridModel{
+                .widths = [](const GridWidths& widths) -> Json {
+                    auto arguments = channels_of_grids(widths);
+                    arguments["input_size"] = widths.extents;
+                    return arguments;
+                },
+                .make = [](const Json& arguments) -> MadeGridModel {
+                    Dit model(dit_options(arguments));
+                    return {model.ptr(), [model](const at::Tensor& image) mutable {
+                                const auto batch = image.size(0), numbers = model->options().condition_dim;
+                                const auto options = torch::TensorOptions(image.device());
+                                return model->forward(image, torch::zeros({batch}, options),
+                                                      numbers > 0 ? torch::zeros({batch, numbers}, options) : at::Tensor());
+                            }};
+                },
+                .directions = {2},
+                .rows_together = [](const Json& arguments) { return dit_options(arguments).patch()[0]; },
+                .is_denoiser = true,
+            }};
 }
 
 /// The grid's channels are the noisy ones, then those of the condition image; the level of the noise is 1.
@@ -385,27 +405,29 @@ ModelEntry edm_entry()
             .class_name = "EDMPreconditioner",
             .defaults = {{"sigma_data", nullptr}, {"model", Json::object()}},
             .options = {},
-            .make_grid_model = [](Json arguments) -> MadeGridModel {
-                if (arguments.at("sigma_data").is_null()) arguments.erase("sigma_data");
-                auto model = make_edm_preconditioner(arguments);
-                return {model.ptr(), [model](const at::Tensor& grid) mutable {
-                            const auto& options = model->options();
-                            const auto num_noisy = options.num_outputs(), batch = grid.size(0);
-                            const auto like = torch::TensorOptions(grid.device());
-                            DenoiserCondition condition;
-                            if (options.in_channels > num_noisy) condition.image = grid.narrow(1, num_noisy, options.in_channels - num_noisy);
-                            if (options.condition_dim > 0) condition.vector = torch::zeros({batch, options.condition_dim}, like);
-                            return model->forward(grid.narrow(1, 0, num_noisy), torch::ones({batch}, like), condition);
-                        }};
-            },
-            .grid_widths = [](const GridWidths& widths) -> Json {
-                auto of_dit = channels_of_grids(widths);
-                of_dit["input_size"] = widths.extents;
-                const Json dit{{"__name__", "DiT"}, {"__args__", of_dit}};
-                return {{"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
-            },
-            .directions = {2},
-            .is_denoiser = true};
+            .kind = GridModel{
+                .widths = [](const GridWidths& widths) -> Json {
+                    auto of_dit = channels_of_grids(widths);
+                    of_dit["input_size"] = widths.extents;
+                    const Json dit{{"__name__", "DiT"}, {"__args__", of_dit}};
+                    return {{"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
+                },
+                .make = [](Json arguments) -> MadeGridModel {
+                    if (arguments.at("sigma_data").is_null()) arguments.erase("sigma_data");
+                    auto model = make_edm_preconditioner(arguments);
+                    return {model.ptr(), [model](const at::Tensor& grid) mutable {
+                                const auto& options = model->options();
+                                const auto num_noisy = options.num_outputs(), batch = grid.size(0);
+                                const auto like = torch::TensorOptions(grid.device());
+                                DenoiserCondition condition;
+                                if (options.in_channels > num_noisy) condition.image = grid.narrow(1, num_noisy, options.in_channels - num_noisy);
+                                if (options.condition_dim > 0) condition.vector = torch::zeros({batch, options.condition_dim}, like);
+                                return model->forward(grid.narrow(1, 0, num_noisy), torch::ones({batch}, like), condition);
+                            }};
+                },
+                .directions = {2},
+                .is_denoiser = true,
+            }};
 }
 
 ModelEntry figconv_unet_entry()
@@ -422,31 +444,34 @@ ModelEntry figconv_unet_entry()
             .defaults = std::move(defaults),
             .options = std::move(options),
             .short_names = {{"grid_resolution", {128, 128, 128}}, {"plane_resolution", {2, 2, 2}}},
-            .widths = [](const PointWidths& widths) -> Json {
-                return {{"in_channels", widths.embedding_dim + widths.num_constants},
-                        {"out_channels", widths.out_dim},
-                        {"has_input_features", true},
-                        {"use_scalar_output", false}};
-            },
-            .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
-                const auto options = figconv_unet_options(arguments);
-                if (!options.has_input_features) return {3, 0, options.out_channels};
-                return {options.in_channels - num_constants, num_constants, options.out_channels};
-            },
             .check = [](const Json& arguments) { figconv_unet_options(arguments).validate(); },
-            .make = [](const Json& arguments) -> MadeModel {
-                FigConvUNet model(figconv_unet_options(arguments));
-                return {model.ptr(), [model](const PointInputs& inputs) mutable {
-                            at::Tensor features;
-                            if (model->options().has_input_features) {
-                                features = inputs.embedding;
-                                if (inputs.constants.defined())
-                                    features = torch::cat({features, torch::ones_like(features.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
-                            }
-                            return model->forward(inputs.positions, features).points;
-                        }};
-            },
-            .spelled_out = [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); }};
+            .spelled_out = [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); },
+            .kind =
+                PointModel{
+                    .widths = [](const PointWidths& widths) -> Json {
+                        return {{"in_channels", widths.embedding_dim + widths.num_constants},
+                                {"out_channels", widths.out_dim},
+                                {"has_input_features", true},
+                                {"use_scalar_output", false}};
+                    },
+                    .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+                        const auto options = figconv_unet_options(arguments);
+                        if (!options.has_input_features) return {3, 0, options.out_channels};
+                        return {options.in_channels - num_constants, num_constants, options.out_channels};
+                    },
+                    .make = [](const Json& arguments) -> MadeModel {
+                        FigConvUNet model(figconv_unet_options(arguments));
+                        return {model.ptr(), [model](const PointInputs& inputs) mutable {
+                                    at::Tensor features;
+                                    if (model->options().has_input_features) {
+                                        features = inputs.embedding;
+                                        if (inputs.constants.defined())
+                                            features = torch::cat({features, torch::ones_like(features.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
+                                    }
+                                    return model->forward(inputs.positions, features).points;
+                                }};
+                    },
+                }};
 }
 
 }  // namespace

@@ -50,10 +50,16 @@ ModelRegistration::ModelRegistration(ModelEntry entry)
     entries().push_back(std::move(entry));
 }
 
+nlohmann::json ModelEntry::arguments_for(const PointWidths& widths) const
+{
+    if (of_grids()) throw InvalidInput(class_name + " is a model of grids; here a model of points is wanted.");
+    return of_bodies() ? of_bodies()->widths(widths) : of_points()->widths(widths);
+}
+
 bool takes_time(const ModelEntry& entry)
 {
-    return entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1, .has_time = true}) !=
-           entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1});
+    return entry.arguments_for({.embedding_dim = 3, .num_constants = 0, .out_dim = 1, .has_time = true}) !=
+           entry.arguments_for({.embedding_dim = 3, .num_constants = 0, .out_dim = 1});
 }
 
 const std::vector<ModelEntry>& registered_models()
@@ -79,10 +85,10 @@ const ModelEntry& find_model(std::string_view name)
 const ModelEntry& find_point_model(std::string_view name)
 {
     const auto& entry = find_model(name);
-    if (!entry.is_grid_model()) return entry;
+    if (!entry.of_grids()) return entry;
     std::string message = entry.class_name + " is a model of grids; here a model of points is wanted:";
     for (const auto& known : entries()) {
-        if (!known.is_grid_model()) message += " " + known.name;
+        if (!known.of_grids()) message += " " + known.name;
     }
     throw InvalidInput(message + ".");
 }
@@ -133,15 +139,15 @@ Model make_model(std::string_view name, const nlohmann::json& arguments)
 {
     const auto& entry = find_model(name);
     Model model{entry.class_name, complete_arguments(entry, arguments), nullptr, {}, {}};
-    if (entry.is_grid_model()) {
-        std::tie(model.module, model.forward_grid) = entry.make_grid_model(model.arguments);
-    } else if (entry.needs_body()) {
-        auto made = entry.make_part_model(model.arguments);
+    if (const auto* of_grids = entry.of_grids()) {
+        std::tie(model.module, model.forward_grid) = of_grids->make(model.arguments);
+    } else if (const auto* of_bodies = entry.of_bodies()) {
+        auto made = of_bodies->make(model.arguments);
         model.module = std::move(made.module);
         model.forward = std::move(made.forward);
         model.forward_parts = std::move(made.forward_parts);
     } else {
-        std::tie(model.module, model.forward) = entry.make(model.arguments);
+        std::tie(model.module, model.forward) = entry.of_points()->make(model.arguments);
     }
     return model;
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace meshard {
@@ -38,14 +39,14 @@ struct PointInputs {
     /// (B, G): inputs that are the same for all points of a case; undefined if there are none.
     at::Tensor constants = {};
     at::Tensor time = {};                            ///< (B): undefined if there is none
-    std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that need one (`ModelEntry::needs_body`)
+    std::shared_ptr<const CaseBody> body = nullptr;  ///< for models that need one (`BodyModel`)
     /// Extents of the regular grid that the points make up, slowest direction first, in whose order the points are;
     /// their product is N. Empty: no grid.
     std::vector<std::int64_t> grid = {};
     /// For models that need a body, on a surface whose points were drawn: all points of the surface, among which
     /// neighbours are searched. Null: the points are all.
     std::shared_ptr<const AllPoints> drawn_from = nullptr;
-    /// For models that need both parts of a case (`ModelEntry::needs_both_parts`), if fields are requested for one part
+    /// For models that need both parts of a case (`BodyModel::needs_both_parts`), if fields are requested for one part
     /// only: the points of the other part, of which the model uses the positions. Null: they are not known.
     std::shared_ptr<const PointInputs> other_part = nullptr;
 };
@@ -96,6 +97,47 @@ struct MadePartModel {
 };
 using MadeGridModel = std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(const at::Tensor&)>>;
 
+/// What is known of a model of points.
+struct PointModel {
+    /// Returns the arguments that follow from the numbers of channels of the data.
+    std::function<nlohmann::json(const PointWidths&)> widths;
+
+    /// The inverse of `widths`. `num_constants` is used if the arguments do not determine how many of a point's
+    /// channels are constants. May be empty: then a model predicts only from the folder of its run. @throws
+    /// InvalidInput for a model with other inputs
+    std::function<PointWidths(const nlohmann::json& arguments, std::int64_t num_constants)> widths_of = {};
+
+    /// Makes the module from all arguments, which have been checked; draws initial values from LibTorch's default
+    /// generator.
+    std::function<MadeModel(const nlohmann::json& arguments)> make;
+
+    bool has_edges = false;  ///< whether points receive messages along edges from the points nearest to them
+};
+
+/// What is known of a model that needs a body, and points of the surface, of the volume, or of both.
+struct BodyModel {
+    std::function<nlohmann::json(const PointWidths&)> widths;            ///< as in `PointModel`
+    std::function<MadePartModel(const nlohmann::json& arguments)> make;  ///< as in `PointModel`
+    std::vector<std::string> inputs_on_surface;                          ///< inputs of surface points; those of volume points are their positions
+    /// Whether inputs of a surface point include points near it, which are searched in `PointInputs::drawn_from` if
+    /// points were drawn.
+    bool needs_surface_neighbors = false;
+    bool needs_both_parts = false;  ///< whether the model accepts only cases with surface and volume
+};
+
+/// What is known of a model of regular grids.
+struct GridModel {
+    std::function<nlohmann::json(const GridWidths&)> widths;             ///< returns the arguments that follow from the data
+    std::function<MadeGridModel(const nlohmann::json& arguments)> make;  ///< as in `PointModel`
+    std::vector<std::int64_t> directions;                                ///< supported numbers of grid dimensions, e.g. 2 and 3
+    std::vector<std::string> per_direction = {};                         ///< arguments with one number for each direction, or one for all
+
+    /// Returns a number of grid rows: a cut at multiples of it needs fewer messages. If empty, a cut may be anywhere.
+    std::function<std::int64_t(const nlohmann::json& arguments)> rows_together = {};
+
+    bool is_denoiser = false;  ///< whether its input has noise of a given level; `meshard train` does not support it
+};
+
 /// Describes how a kind of model is made from its name and arguments.
 struct ModelEntry {
     std::string name;                        ///< name in configurations, e.g. `geotransolver`
@@ -107,54 +149,24 @@ struct ModelEntry {
     /// Defaults of options that are not arguments, but names for values nested in one.
     nlohmann::json short_names = nlohmann::json::object();
 
-    /// Returns the arguments that follow from the numbers of channels of the data.
-    std::function<nlohmann::json(const PointWidths&)> widths = {};
-
-    /// The inverse of `widths`. `num_constants` is used if the arguments do not determine how many of a point's
-    /// channels are constants. May be empty: then a model predicts only from the folder of its run. @throws
-    /// InvalidInput for a model with other inputs
-    std::function<PointWidths(const nlohmann::json& arguments, std::int64_t num_constants)> widths_of = {};
-
     /// Checks the arguments; may be empty. @throws InvalidInput naming the argument, its value and what is allowed
     std::function<void(const nlohmann::json& arguments)> check = {};
-
-    /// Makes the module from all arguments, which have been checked; draws initial values from LibTorch's default
-    /// generator.
-    std::function<MadeModel(const nlohmann::json& arguments)> make = {};
-
-    /// `make` for a model of grids; `widths`, `widths_of` and `make` are then empty. Empty for a model of points.
-    std::function<MadeGridModel(const nlohmann::json& arguments)> make_grid_model = {};
-
-    /// `make` for a model that needs a body, and points of the surface, of the volume, or of both; `make` is then
-    /// empty.
-    std::function<MadePartModel(const nlohmann::json& arguments)> make_part_model = {};
-
-    /// For a model that needs a body: the inputs of surface points; those of volume points are their positions.
-    std::vector<std::string> inputs_on_surface = {};
-    /// For such a model: whether inputs of a surface point include points near it, which are searched in
-    /// `PointInputs::drawn_from` if points were drawn.
-    bool needs_surface_neighbors = false;
-    bool needs_both_parts = false;  ///< for such a model: whether it accepts only cases with surface and volume
 
     /// Shares among ranks the parameters of which layers can use each rank's own part, and returns the layouts in which
     /// they must be sharded, by name. May be empty.
     std::function<std::map<std::string, AxisLayout>(torch::nn::Module& module, std::int64_t num_ranks)> share_parameters = {};
 
-    /// For a model of grids: returns the arguments that follow from the data.
-    std::function<nlohmann::json(const GridWidths&)> grid_widths = {};
-    std::vector<std::int64_t> directions = {};    ///< supported numbers of grid dimensions, e.g. 2 and 3
-    std::vector<std::string> per_direction = {};  ///< arguments with one number for each direction, or one for all
-
-    /// Returns a number of grid rows: a cut at multiples of it needs fewer messages. If empty, a cut may be anywhere.
-    std::function<std::int64_t(const nlohmann::json& arguments)> rows_together = {};
-
     /// Converts arguments that may be given in several forms to the form of `defaults`; may be empty.
     std::function<nlohmann::json(nlohmann::json arguments)> spelled_out = {};
 
-    bool is_denoiser = false;  ///< for grids with noise of a given level; `meshard train` does not support it
+    std::variant<PointModel, BodyModel, GridModel> kind;
 
-    bool is_grid_model() const { return make_grid_model != nullptr; }
-    bool needs_body() const { return make_part_model != nullptr; }
+    const PointModel* of_points() const { return std::get_if<PointModel>(&kind); }  ///< null for other kinds
+    const BodyModel* of_bodies() const { return std::get_if<BodyModel>(&kind); }    ///< null for other kinds
+    const GridModel* of_grids() const { return std::get_if<GridModel>(&kind); }     ///< null for other kinds
+
+    /// `PointModel::widths` or `BodyModel::widths`. @throws InvalidInput for a model of grids
+    nlohmann::json arguments_for(const PointWidths& widths) const;
 
     /// The default of an argument, or of an option that names a nested value.
     const nlohmann::json& default_of(const std::string& option) const { return short_names.contains(option) ? short_names.at(option) : defaults.at(option); }

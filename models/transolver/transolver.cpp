@@ -202,7 +202,7 @@ std::vector<BlockChoice> TransolverImpl::block_forms(const torch::Tensor& points
     std::vector<BlockChoice> choices;
     for (const auto& block : *blocks_) {
         const auto* obstacle = obstacle_of(points, block->as<TransolverBlock>()->fusion());
-        choices.push_back({form_of_one(points, obstacle, memory_), obstacle});
+        choices.push_back({form_of_one(obstacle, memory_), obstacle});
     }
     return choices;
 }

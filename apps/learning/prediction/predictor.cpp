@@ -236,7 +236,8 @@ nlohmann::json Predictor::load_own(const std::filesystem::path& path, std::size_
     const auto facing = description.value(part == 1 ? "volume_facing" : "facing", nlohmann::json::object());
     facing_ = {FacingCounts::from_json(facing.value("surfaces", nlohmann::json())), FacingCounts::from_json(facing.value("walls", nlohmann::json()))};
     if (!has_volume) return description;
-    if (find_model(model_.class_name).needs_both_parts && description.contains("data")) other_part_ = data_config(description[part == 1 ? "data" : "volume"]);
+    if (const auto* of_bodies = find_model(model_.class_name).of_bodies(); of_bodies && of_bodies->needs_both_parts && description.contains("data"))
+        other_part_ = data_config(description[part == 1 ? "data" : "volume"]);
     // Fields and channels of the surface come first.
     const auto num_on_surface = static_cast<std::ptrdiff_t>(description.at("data").at("fields").size());
     const auto of_surface = std::accumulate(channels_.begin(), channels_.begin() + num_on_surface, std::int64_t{0});
@@ -267,7 +268,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     predictor.notes_ = checkpoint.notes;
     const auto [name, arguments] = architecture_of(checkpoint, file);
     const auto& entry = find_point_model(name);
-    if (entry.needs_body())
+    if (entry.of_bodies())
         throw InvalidInput(file.string() + " does not say all that " + entry.class_name +
                            " is told of a case: the boxes around it, the unit of areas, and how fields were scaled. Train one here and predict with the run's "
                            "folder, or load the weights in C++.");
@@ -285,9 +286,10 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     put_weights(checkpoint.weights, file, *predictor.model_.module);
     predictor.model_.module->eval();
 
-    if (!entry.widths_of) throw InvalidInput(file.string() + ": " + entry.class_name + " does not say what it takes of points; predict with a run's folder.");
+    const auto& widths_of = entry.of_points()->widths_of;
+    if (!widths_of) throw InvalidInput(file.string() + ": " + entry.class_name + " does not say what it takes of points; predict with a run's folder.");
     const auto num_constants = static_cast<std::int64_t>(options.constants.size());
-    const auto widths = entry.widths_of(predictor.model_.arguments, num_constants);
+    const auto widths = widths_of(predictor.model_.arguments, num_constants);
     auto& data = predictor.data_;
     data.on_cells = options.on_cells;
     if (widths.embedding_dim != 6) data.inputs = {"points"};
@@ -301,7 +303,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     predictor.time_ = options.time;
     if (widths.has_time && !options.time) throw InvalidInput(file.string() + ": the model is told the time of a case. Give it with --time.");
     if (options.time && !widths.has_time) throw InvalidInput(file.string() + ": the model is told no time; leave --time out.");
-    if (entry.widths(widths) != entry.widths({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
+    if (entry.arguments_for(widths) != entry.arguments_for({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
         throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.num_constants) +
                            " constants of a case, e.g. density and speed, and " + std::to_string(num_constants) +
                            " were given. Give them with --constants, in the order of its training.");

@@ -62,7 +62,8 @@ std::string names_of(bool of_grids)
 {
     std::string names;
     for (const auto& entry : registered_models()) {
-        if (entry.is_grid_model() == of_grids && !entry.is_denoiser) names += (names.empty() ? "" : ", ") + entry.name;
+        const auto* model = entry.of_grids();
+        if ((model != nullptr) == of_grids && !(model && model->is_denoiser)) names += (names.empty() ? "" : ", ") + entry.name;
     }
     return names;
 }
@@ -97,7 +98,7 @@ void check_grid_arrays(const Settings& settings, const std::vector<std::string>&
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data)
 {
     const auto& entry = find_model(model.name);
-    if (entry.is_grid_model() != data.is_grid) {
+    if ((entry.of_grids() != nullptr) != data.is_grid) {
         throw UsageError(settings.where("model.name") + " is " + entry.name + ", a model of " +
                          (data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
                                        : "grids, and the cases are none (data.grid); models of points are " + names_of(false)) +
@@ -110,18 +111,20 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
 std::int64_t rows_together(const ModelConfig& model)
 {
     const auto& entry = find_model(model.name);
-    return entry.rows_together ? entry.rows_together(with_defaults(entry, model.arguments)) : 1;
+    const auto* of_grids = entry.of_grids();
+    return of_grids && of_grids->rows_together ? of_grids->rows_together(with_defaults(entry, model.arguments)) : 1;
 }
 
 void check_grid_model(const ModelConfig& model)
 {
     // Grids of which nothing is known yet: any number of directions and rows that the model takes will do.
     std::exception_ptr error;
-    for (const auto directions : find_model(model.name).directions) {
+    const auto& of_grids = *find_model(model.name).of_grids();
+    for (const auto directions : of_grids.directions) {
         try {
             auto given = model;
             GridWidths widths{.in_channels = 1, .out_channels = 1, .extents = std::vector<std::int64_t>(directions, rows_together(model))};
-            const auto arguments = find_model(model.name).grid_widths(widths);
+            const auto arguments = of_grids.widths(widths);
             for (const auto& [name, value] : arguments.items()) given.arguments.erase(name);
             grid_model_arguments(given, widths);
             return;
@@ -135,14 +138,15 @@ void check_grid_model(const ModelConfig& model)
 nlohmann::json grid_model_arguments(const ModelConfig& model, const GridWidths& widths)
 {
     const auto& entry = find_model(model.name);
+    const auto& directions = entry.of_grids()->directions;
     const auto num_directions = static_cast<std::int64_t>(widths.extents.size());
-    if (std::ranges::find(entry.directions, num_directions) == entry.directions.end()) {
+    if (std::ranges::find(directions, num_directions) == directions.end()) {
         std::string taken;
-        for (const auto directions : entry.directions) taken += (taken.empty() ? "" : " or ") + std::to_string(directions);
+        for (const auto number : directions) taken += (taken.empty() ? "" : " or ") + std::to_string(number);
         throw InvalidInput("the grids have " + std::to_string(num_directions) + " directions with more than one row, and " + entry.name + " takes " + taken +
                            ". Take another of " + names_of(true) + ".");
     }
-    auto arguments = entry.grid_widths(widths);
+    auto arguments = entry.of_grids()->widths(widths);
     for (const auto& [name, value] : model.arguments.items()) {
         if (const auto width = arguments.find(name); width != arguments.end() && *width != value) {
             throw InvalidInput("model." + name + " is " + value.dump() + ", and by the cases it is " + width->dump() + ". It follows from them: leave it out.");

@@ -59,11 +59,12 @@ SettingRule width_rule(const std::string& name, const nlohmann::json& width, con
 std::vector<SettingRule> rules_of(const ModelEntry& entry)
 {
     std::vector<SettingRule> rules;
-    auto widths = entry.is_grid_model() ? entry.grid_widths({.in_channels = 1, .out_channels = 1, .extents = {1, 1}})
-                                        : entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
+    const auto* of_grids = entry.of_grids();
+    auto widths = of_grids ? of_grids->widths({.in_channels = 1, .out_channels = 1, .extents = {1, 1}})
+                           : entry.arguments_for({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
     const auto pattern_of = [&](const std::string& option) {
         const auto& pattern = entry.default_of(option);
-        return std::ranges::find(entry.per_direction, option) == entry.per_direction.end() ? pattern : nlohmann::json(pattern.at(0));
+        return of_grids && std::ranges::count(of_grids->per_direction, option) > 0 ? nlohmann::json(pattern.at(0)) : pattern;
     };
     for (const auto& option : entry.options) {
         if (!widths.contains(option.name)) {
@@ -105,7 +106,7 @@ std::vector<SettingRule> model_rules(std::string_view model)
 {
     std::vector<SettingRule> rules{{.path = "model.name", .fallback = "transolver", .meaning = "architecture"}};
     for (const auto& entry : registered_models()) {
-        if (entry.is_denoiser) continue;
+        if (entry.of_grids() && entry.of_grids()->is_denoiser) continue;
         rules.front().bounds.words.push_back(entry.name);
         if (!model.empty() && model != entry.name) continue;
         for (const auto& rule : rules_of(entry)) add_shared(rules, rule, entry.name);

@@ -213,7 +213,7 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
         throw UsageError("data.split.column needs data.cases, the table that has the column.");
     check_fields(data, "data.fields");
     if (!data.is_grid) check_inputs(settings, data, "data.inputs", "[points, normals] or [points, sdf]");
-    check_wall(settings, data, find_model(config.model.name).needs_body());
+    check_wall(settings, data, find_model(config.model.name).of_bodies() != nullptr);
     if (!data.constants.empty() && data.case_tables.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
     if (!data.time.empty() && data.case_tables.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
     complete_forces(settings, config.forces);
@@ -259,10 +259,11 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
 void check_body_model(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto& entry = find_model(config.model.name);
-    if (!entry.needs_body()) return;
+    const auto* model = entry.of_bodies();
+    if (!model) return;
     const auto refuse = [&](const std::string& key, const std::string& why) { throw UsageError(settings.where(key) + ": " + entry.name + " " + why); };
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
-        const auto expected = data.in_volume ? std::vector<std::string>{"points"} : entry.inputs_on_surface;
+        const auto expected = data.in_volume ? std::vector<std::string>{"points"} : model->inputs_on_surface;
         if (data.inputs == expected) return;
         std::string names;
         for (const auto& name : expected) names += (names.empty() ? "" : ", ") + name;
@@ -308,13 +309,13 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
     if (config.num_data_groups > 2)
         refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
-    if (find_model(config.model.name).needs_body())
+    if (find_model(config.model.name).of_bodies())
         refuse("model.name", "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
     if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
-    const auto& entry = find_point_model(config.model.name);
-    const bool has_neighbors = entry.class_name == "MeshGraphNet" || config.model.arguments.value("include_local_features", false);
-    if (has_neighbors) {
-        refuse(entry.class_name == "MeshGraphNet" ? "model.name" : "model.include_local_features",
+    const auto* model = find_model(config.model.name).of_points();
+    const bool has_edges = model && model->has_edges;
+    if (has_edges || config.model.arguments.value("include_local_features", false)) {
+        refuse(has_edges ? "model.name" : "model.include_local_features",
                "what neighbours tell each other is added in an order that depends on the cut. Take a model without neighbours");
     }
 }
@@ -543,13 +544,13 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
                        .has_time = !data.time.empty(),
                        .in_volume = data.in_volume,
                        .volume_out_dim = volume_out_dim};
-    auto arguments = entry.widths(widths);
+    auto arguments = entry.arguments_for(widths);
     if (widths.has_time && !takes_time(entry)) {
         throw InvalidInput("data.time is '" + data.time + "', but " + entry.name + " is told no time: leave it out, or name the column among data.constants.");
     }
     ++widths.out_dim;
     if (widths.volume_out_dim > 0) ++widths.volume_out_dim;
-    const auto for_more_fields = entry.widths(widths);
+    const auto for_more_fields = entry.arguments_for(widths);
     for (const auto& [name, value] : model.arguments.items()) {
         const auto width = arguments.find(name);
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
@@ -586,11 +587,12 @@ TrainingRunConfig training_config(const Settings& settings)
     }
     const auto& name = config.model.name;
     const bool has_both = !settings.names_below("data.volume").empty();
-    if (has_both && !find_model(name).needs_body()) {
+    const auto* body_model = find_model(name).of_bodies();
+    if (has_both && !body_model) {
         throw UsageError(settings.where("data.volume.files") + ": " + name +
                          " takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.");
     }
-    if (!has_both && find_model(name).needs_both_parts) {
+    if (!has_both && body_model && body_model->needs_both_parts) {
         throw UsageError(settings.where("model.name") + ": " + name +
                          " takes cases with surface and volume. Set data.surface, and data.volume.files and data.volume.fields for the volume.");
     }
@@ -607,10 +609,9 @@ TrainingRunConfig training_config(const Settings& settings)
         if (argument != "name" && setting) config.model.arguments[argument] = json_value(*setting);
     }
     require_matching_model(settings, config.model, config.data);
-    if (config.data.num_sampled > 0 && find_point_model(config.model.name).class_name == "MeshGraphNet") {
-        throw UsageError(
-            settings.where("data.sampling_resolution") +
-            ": MeshGraphNet's messages go along edges, which have another length between some of the points. Set 0, or take a model without edges.");
+    if (const auto* model = find_model(name).of_points(); config.data.num_sampled > 0 && model && model->has_edges) {
+        throw UsageError(settings.where("data.sampling_resolution") + ": " + find_model(name).class_name +
+                         "'s messages go along edges, which have another length between some of the points. Set 0, or take a model without edges.");
     }
     try {
         if (config.data.is_grid)
@@ -626,7 +627,7 @@ TrainingRunConfig training_config(const Settings& settings)
     check_body_model(config, settings);
     config.data.has_measures = config.weighs_points(0);
     if (config.volume) config.volume->has_measures = config.weighs_points(1);
-    config.data.needs_all_points = find_model(name).needs_surface_neighbors && !config.data.in_volume;
+    config.data.needs_all_points = body_model && body_model->needs_surface_neighbors && !config.data.in_volume;
     check_update(settings, config.training);
     if (config.training.exact) require_exact(config, settings);
     return config;

@@ -18,14 +18,16 @@ ModelEntry scale_entry()
             .defaults = {{"factor", 2.0}, {"steps", 1}, {"axis", "x"}, {"sizes", Json::array({1, 2})}, {"shape", nullptr}, {"secret", 0}},
             .extras = {"secret"},
             .options = {{"factor", "what all is multiplied by"}},
-            .widths = [](const PointWidths&) { return Json::object(); },
             .check =
                 [](const Json& arguments) {
                     if (arguments.at("factor") == 0.0) throw InvalidInput("Scale: factor must not be 0.");
                 },
-            .make = [](const Json& arguments) -> MadeModel {
-                const auto factor = arguments.at("factor").get<double>();
-                return {std::make_shared<torch::nn::Module>(), [factor](const PointInputs& inputs) { return inputs.embedding * factor; }};
+            .kind = PointModel{
+                .widths = [](const PointWidths&) { return Json::object(); },
+                .make = [](const Json& arguments) -> MadeModel {
+                    const auto factor = arguments.at("factor").get<double>();
+                    return {std::make_shared<torch::nn::Module>(), [factor](const PointInputs& inputs) { return inputs.embedding * factor; }};
+                },
             }};
 }
 
@@ -71,7 +73,7 @@ TEST(Registry, CompletesAndChecksArguments)
 /// Small arguments for data of 6 channels a point, 2 constants and 4 fields.
 Json small_arguments(const ModelEntry& entry)
 {
-    auto arguments = entry.widths({.embedding_dim = 6, .num_constants = 2, .out_dim = 4});
+    auto arguments = entry.arguments_for({.embedding_dim = 6, .num_constants = 2, .out_dim = 4});
     const Json small{{"n_layers", 1}, {"n_hidden", 8}, {"n_head", 2}, {"slice_num", 3}, {"processor_size", 1}, {"hidden_dim_processor", 8}};
     for (const auto& [name, value] : small.items()) {
         if (entry.defaults.contains(name)) arguments[name] = value;
@@ -85,7 +87,7 @@ TEST(Registry, EveryModelPredictsFromTheSameInputs)
     const PointInputs inputs{
         .embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}}), .time = {}};
     for (const auto& entry : registered_models()) {
-        if (entry.name == "scale" || entry.is_grid_model() || entry.needs_body()) continue;
+        if (entry.name == "scale" || !entry.of_points()) continue;
         const auto model = make_model(entry.name, small_arguments(entry));
         EXPECT_EQ(model.forward(inputs).sizes(), at::IntArrayRef({1, 20, 4})) << entry.name;
         EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments) << entry.name;
@@ -114,12 +116,12 @@ TEST(Registry, EveryModelOfGridsIsMadeFromWhatTheDataSay)
                      {"latent_channels", 4}, {"num_fno_layers", 1}, {"num_fno_modes", 2},   {"hidden_size", 8},
                      {"depth", 1},           {"num_heads", 2}};
     for (const auto& entry : registered_models()) {
-        if (!entry.is_grid_model()) continue;
-        for (const auto directions : entry.directions) {
+        if (!entry.of_grids()) continue;
+        for (const auto directions : entry.of_grids()->directions) {
             SCOPED_TRACE(entry.name + " of " + std::to_string(directions) + " directions");
             std::vector<std::int64_t> extents{16, 8, 8};
             extents.resize(directions);
-            auto arguments = entry.grid_widths({.in_channels = 3, .out_channels = 2, .extents = extents});
+            auto arguments = entry.of_grids()->widths({.in_channels = 3, .out_channels = 2, .extents = extents});
             for (const auto& [name, value] : small.items()) {
                 if (entry.defaults.contains(name) && !arguments.contains(name)) arguments[name] = value;
             }

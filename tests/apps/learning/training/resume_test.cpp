@@ -175,8 +175,8 @@ TEST_P(ResumeModels, SixStepsAreThreeAndThree)
         expect_same(parts, whole, "best_error");  // a run that ends at its max_steps is validated there, too
     }
     for (const auto& entry : registered_models()) {
-        if (entry.needs_body()) continue;                  // programs' tests of cases with bodies resume them
-        const bool takes_points = !entry.make_grid_model;  // others cannot be trained
+        if (entry.of_bodies()) continue;              // programs' tests of cases with bodies resume them
+        const bool takes_points = !entry.of_grids();  // others cannot be trained
         EXPECT_TRUE(names.contains(entry.name) == takes_points) << entry.name << (takes_points ? " is not among kTrained" : " is a model of grids");
     }
 }
