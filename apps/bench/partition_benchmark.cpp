@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard bench: `partition` compares methods of cutting meshes with METIS alone; the other benchmarks are in bench_command.cpp.
+// `meshard bench partition` compares methods of cutting meshes with METIS alone; the other benchmarks are in
+// bench_command.cpp.
 #include "apps/bench/benchmark_meshes.h"
 #include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
@@ -87,7 +88,7 @@ int compare(const BenchOptions& options)
     table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces", "CPU s", "of METIS"});
     auto results = Json::array();
     std::map<std::string, std::array<double, 4>> logs;  // sums of logarithms of cut, ghosts, seconds; and their number
-    std::map<std::string, std::int64_t> num_worse;      // runs with more cut edges or ghosts than METIS alone with the same seed
+    std::map<std::string, std::int64_t> num_worse;      // runs with more cut edges or ghosts than METIS alone
     for (const auto& name : options.meshes) {
         show_progress(name + " ...");
         const Mesh mesh = mesh_of(name);

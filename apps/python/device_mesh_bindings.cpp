@@ -24,9 +24,10 @@ namespace {
 
 using GroupsByAxis = std::map<std::string, c10d::ProcessGroup*>;
 
-/// Groups that torch.distributed has made, by the name of their axis; `all` is that of all ranks: for tensors of the CPU, and those for tensors of devices.
-/// Ranks of a group that share a host talk through memory instead, and GPUs by connections of their own, which `store` helps them to find; without a store all
-/// is left to torch's transports. Tensors of devices for which there is none, or which ranks share, go by way of the host.
+/// Makes rank groups from the process groups of torch.distributed, which are given by the name of their axis (`all` for
+/// all ranks), for tensors of the CPU and for tensors of devices. With a store, ranks on one host communicate through
+/// shared memory, and GPUs by their own transports, whose connections they make with the store; without a store torch's
+/// transports carry everything. Tensors of a device that has no transport, or that ranks share, go by way of the host.
 class ProcessGroups : public GroupFactory {
 public:
     ProcessGroups(int rank, int size, const GroupsByAxis& groups, const GroupsByAxis& device_groups, c10d::Store* store, std::chrono::milliseconds time_limit)
@@ -54,7 +55,7 @@ public:
             carrier_ = own == device_backends_.end() ? by_way_of_host(backend) : with_device_backend(backend, c10::DeviceType::CUDA, own->second);
             return {carrier_, axis, std::move(counter)};
         }
-        static std::map<std::string, int> made;  // the same axis may be made more than once, and each needs keys of its own
+        static std::map<std::string, int> made;  // an axis made again needs other keys
         const auto own = c10::make_intrusive<c10d::PrefixStore>("meshard/" + name + "#" + std::to_string(made[name]++), store_);
         const auto names = process_names(*own, backend->getRank(), backend->getSize());
         const auto shared =
@@ -69,13 +70,13 @@ public:
 
 private:
     int rank_, size_;
-    c10::intrusive_ptr<c10d::Backend> carrier_;  // of the last group that was made; all are of one kind
+    c10::intrusive_ptr<c10d::Backend> carrier_;  // backend of the last group that was made; all are of one kind
     c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds time_limit_;
     std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_, device_backends_;
 };
 
-/// Meshes that are alive, newest last: a tensor that comes back from a file looks for the one that it lay on.
+/// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the one that it was saved from.
 std::vector<std::weak_ptr<const DeviceMesh>> living_meshes;
 
 PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh)

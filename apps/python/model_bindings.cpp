@@ -27,7 +27,8 @@ namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A model of the library as Python holds it. Its parameters are the very tensors that Python gets, so that optimisers and files of Python change them.
+/// Holds a model of the library for Python. Its parameters are the very tensors that Python gets, so that optimisers
+/// and files of Python change them.
 class PythonModel {
 public:
     PythonModel(const std::string& name, const std::string& arguments) : model_(make_model(name, nlohmann::json::parse(arguments))) {}
@@ -58,7 +59,8 @@ public:
         return model_.forward({embedding, positions, constants.value_or(at::Tensor()), at::Tensor()});
     }
 
-    /// nodes (N, C), edges (E, D) and edge_index (2, E), whose graph is found once for each layout of the nodes.
+    /// Runs MeshGraphNet on nodes (N, C), edges (E, D) and edge_index (2, E), whose graph is found once for each layout
+    /// of the nodes.
     at::Tensor of_graph(const at::Tensor& nodes, const at::Tensor& edges, const at::Tensor& edge_index)
     {
         auto& model = architecture<MeshGraphNetImpl>();
@@ -84,9 +86,9 @@ public:
 
 private:
     struct KeptGraph {
-        SpecPtr layout;  // of the nodes
+        SpecPtr layout;  // layout of the nodes
         std::int64_t num_nodes;
-        std::int64_t version;  // of the list, which counts writes to it
+        std::int64_t version;  // counts writes to the list of edges
         MeshGraph graph;
         at::Tensor edges;
     };

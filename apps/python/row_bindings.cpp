@@ -48,7 +48,7 @@ SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces,
     return signed_distance(vertices, faces, queries, options);
 }
 
-/// Who sends which rows to whom, as Python holds it.
+/// Holds an exchange plan for Python, since pybind11 has no pointers to const.
 struct PythonGhostPlan {
     std::shared_ptr<const ExchangePlan> plan;
 };

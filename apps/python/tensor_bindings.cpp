@@ -33,7 +33,7 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
                        "; found [" + found + "].");
 }
 
-/// The layout of a whole of `sizes`; even extents where none are given.
+/// Makes the layout of a whole tensor of `sizes`, with even extents where none are given.
 SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placements, const AxisExtents& extents, std::optional<c10::IntArrayRef> sizes)
 {
     const auto num_axes = static_cast<std::size_t>(mesh.mesh->num_axes());
@@ -63,8 +63,9 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
     return make_spec(mesh.mesh, axes);
 }
 
-/// Operators of other libraries, of Python's too (torch.library.custom_op), that say they work on any device and would look for the memory of a whole that is
-/// nowhere: every rank gathers their arguments instead. The table's fallback serves only those registered for one device. Each operator once.
+/// Registers the rule that gathers all arguments, once for each operator of another library (also
+/// torch.library.custom_op) that says it works on any device: its kernel would read the memory of a whole tensor, which
+/// a sharded one does not have. The rule table's fallback serves only operators registered for one device.
 void gather_foreign_operators()
 {
     static const std::set<std::string> own = {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "meshard"};
@@ -121,13 +122,14 @@ std::vector<Placement> placements_of(const at::Tensor& tensor)
     return placements;
 }
 
-/// This rank's part as it lies, without reducing or gathering.
+/// Returns this rank's part as it lies, without reducing or gathering.
 at::Tensor held_part(const at::Tensor& tensor)
 {
     return local_of(tensor).detach();
 }
 
-/// A layout as Python's own types, for files: of each axis the kind, reduction, dimension, extents (None where it is not cut) and blocks.
+/// The layout of one axis in Python's own types, for files: kind, reduction, dimension, extents (None where it is not
+/// cut) and blocks.
 using PortableAxis = std::tuple<int, int, std::int64_t, std::optional<Extents>, std::int64_t>;
 
 std::vector<PortableAxis> portable_layout(const at::Tensor& tensor)
@@ -140,7 +142,9 @@ std::vector<PortableAxis> portable_layout(const at::Tensor& tensor)
     return axes;
 }
 
-/// The inverse: this rank's part with that layout, of a whole with these sizes and strides. @throws InvalidInput where they do not fit
+/// Makes a sharded tensor of this rank's part from what `portable_layout` returned, and from sizes and strides of the
+/// whole.
+/// @throws InvalidInput where they do not fit
 at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, const std::vector<PortableAxis>& axes, const std::vector<std::int64_t>& sizes,
                                 const std::vector<std::int64_t>& strides)
 {
@@ -181,7 +185,7 @@ void set_policy(const std::string& policy)
         throw InvalidInput("set_gather_policy: expected 'silent', 'warn' or 'refuse', found '" + policy + "'.");
 }
 
-/// Keeps what the rule table reports.
+/// Keeps the events that the rule table reports.
 class Recorder : public RuleObserver {
 public:
     void called(const RuleEvent& event) override { events.push_back(event); }
@@ -243,7 +247,7 @@ void bind_recorder(py::module_& module)
 
 std::vector<at::Tensor> recomputed(const py::function& function, const std::vector<at::Tensor>& inputs)
 {
-    // The function is called again in backward, by a thread of autograd's: its last reference may go there, too.
+    // Backward calls the function again in a thread of autograd, which may drop its last reference, too.
     const auto held = std::shared_ptr<py::function>(new py::function(function), [](py::function* last) {
         const py::gil_scoped_acquire gil;
         delete last;

@@ -15,11 +15,11 @@ namespace meshard {
 namespace {
 
 constexpr double kClosure = 0.01, kClosureShare = 0.03;  // by how much a coefficient may miss the table's
-constexpr double kShareClosed = 0.9;                     // of the cases, that a guess must close to be named
-constexpr double kOutward = 0.02;                        // least |sum (x - c).a| / A^1.5 that says where normals point; of a ball it is 0.28
-constexpr double kAlong = 0.05;                          // least |sum tau.e A| / sum |tau| A that says the sign of shear
-constexpr double kFarOff = 20;                           // standard deviations
-constexpr double kSame = 1e-9;                           // relative difference of sums of the same numbers in another order
+constexpr double kShareClosed = 0.9;                     // share of the cases that a guess must close to be named
+constexpr double kOutward = 0.02;                        // least |sum (x - c).a| / A^1.5 that is clear; a ball has 0.28
+constexpr double kAlong = 0.05;                          // least |sum tau.e A| / sum |tau| A that is clear
+constexpr double kFarOff = 20;                           // standard deviations from the mean
+constexpr double kSame = 1e-9;                           // relative difference of sums that differ by their order
 constexpr std::size_t kMostNamed = 5;
 
 template <class... Values>
@@ -30,14 +30,13 @@ std::string printed(const char* format, Values... values)
     return text;
 }
 
-/// A case with all that is known of it.
 struct KnownCase {
     const CaseSource* source;
     const char* split;
     const CaseFigures* figures;
 };
 
-/// "3 (0.31 and 0.28), 7 (...)" of at most a few.
+/// Joins the first kMostNamed texts and says how many more there are.
 std::string named_cases(const std::vector<std::string>& names)
 {
     std::string text;
@@ -45,7 +44,7 @@ std::string named_cases(const std::vector<std::string>& names)
     return names.size() > kMostNamed ? text + " and " + std::to_string(names.size() - kMostNamed) + " more" : text;
 }
 
-/// 1, -1, or 0 where it is not clear.
+/// Returns 1 if normals point out of the body, -1 if they point into it, 0 if the figures do not show it.
 int direction_of_normals(const CaseFigures& figures)
 {
     const auto& forces = figures.forces;
@@ -63,7 +62,7 @@ int direction_of_shear(const CaseFigures& figures, const Vector3& drag)
     return along > 0 ? 1 : -1;
 }
 
-/// Says the one sign of all cases, or that they differ.
+/// Reports the sign that all cases share, or a contradiction that names the smaller group of cases.
 void judge_sign(DataFindings& to, const std::vector<KnownCase>& cases, const std::function<int(const KnownCase&)>& sign_of, const char* name,
                 const char* positive, const char* negative, const char* remedy)
 {
@@ -83,7 +82,7 @@ void judge_sign(DataFindings& to, const std::vector<KnownCase>& cases, const std
     to.numbers[name] = ids[1].empty() ? 1 : -1;
 }
 
-/// Coefficients by the settings, of a field that is of `kind`.
+/// Computes the coefficients of a case as if its pressure were of `kind`.
 std::optional<Coefficients> by_kind(const KnownCase& one, const ForceSettings& settings, const std::string& kind)
 {
     std::string why;
@@ -97,14 +96,14 @@ bool is_closed(double integral, double table)
     return std::abs(integral - table) <= kClosure + kClosureShare * std::abs(table);
 }
 
-/// What could have been meant by the data, and what it makes of the forces.
+/// A mistake in the settings that may explain the forces, and the factors that undo it.
 struct Guess {
     std::string remedy;
     std::string kind;
     double factor = 1, shear_factor = 1;
 };
 
-/// @param source   a case, of whose density it may be a matter
+/// @param source   case whose density is tried as a factor of the shear stress
 std::vector<Guess> guesses_for(const JudgedFields& layout, const ForceSettings& settings, const CaseSource& source)
 {
     const auto field = layout.fields[std::ranges::find(layout.fields, layout.pressure_kind, &FieldConfig::kind) - layout.fields.begin()].name;
@@ -126,7 +125,8 @@ std::vector<Guess> guesses_for(const JudgedFields& layout, const ForceSettings& 
     return guesses;
 }
 
-/// Least and largest of the cases' highest pressures above that of the free stream, divided by the dynamic pressure of `kind`.
+/// Returns the least and the largest over the cases of the highest pressure above that of the free stream, divided by
+/// the dynamic pressure as if the pressure were of `kind`.
 std::optional<std::array<double, 2>> stagnation(const std::vector<KnownCase>& cases, const ForceSettings& settings, const JudgedFields& layout,
                                                 const std::string& kind)
 {
@@ -144,7 +144,8 @@ std::optional<std::array<double, 2>> stagnation(const std::vector<KnownCase>& ca
     return std::isfinite(range[0]) && std::isfinite(range[1]) ? std::optional(range) : std::nullopt;
 }
 
-/// The table's coefficients against the integrals of the true fields. Returns whether all that could be compared close; nothing if there was none.
+/// Compares the table's coefficients with the integrals of the true fields. Returns whether all of them close; nothing
+/// if none could be compared.
 std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>& cases, const ForceSettings& settings, const JudgedFields& layout)
 {
     if (layout.pressure < 0 || layout.shear < 0) return std::nullopt;
@@ -165,7 +166,7 @@ std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>
             const auto found = one.figures->is_surface && one.figures->forces.area > 0 ? by_kind(one, settings, layout.pressure_kind) : std::nullopt;
             if (!table || !found) continue;
             const auto integral = is_drag ? found->drag_true : found->lift_true;
-            if (!std::isfinite(integral)) continue;  // said elsewhere
+            if (!std::isfinite(integral)) continue;  // judge_values reports it
             compared.push_back({&one, integral, *table});
             if (!is_closed(integral, *table)) missed.push_back(one.source->id + printed(" (%.4f and %.4f)", integral, *table));
             if (largest_id.empty() || std::abs(integral - *table) > largest) {
@@ -247,11 +248,12 @@ void judge_pressure(DataFindings& to, const std::vector<KnownCase>& cases, const
     }
 }
 
-/// The same numbers, or the same in a mirror.
+/// Whether two cases have the same figures, or the same in a mirror.
 bool is_same_case(const CaseFigures& a, const CaseFigures& b, const JudgedFields& layout)
 {
     const auto near = [](double x, double y, double size) { return std::abs(x - y) <= kSame * std::max({size, std::abs(x), std::abs(y)}); };
-    const bool is_zero = std::ranges::all_of(a.channels, [](const auto& channel) { return channel.squares == 0; });  // tells nothing of a case
+    // Fields of zeros identify no case.
+    const bool is_zero = std::ranges::all_of(a.channels, [](const auto& channel) { return channel.squares == 0; });
     if (is_zero || a.num_rows != b.num_rows || !near(a.forces.area, b.forces.area, 0)) return false;
     for (std::size_t c = 0; c < a.channels.size(); ++c) {
         if (!near(a.channels[c].squares, b.channels[c].squares, 0)) return false;
@@ -266,7 +268,7 @@ bool is_same_case(const CaseFigures& a, const CaseFigures& b, const JudgedFields
     return true;
 }
 
-/// Whether the model is told the same of two cases besides their points.
+/// Whether the inputs of the model besides the points are the same in two cases.
 bool has_equal_inputs(const CaseSource& a, const CaseSource& b, const DataConfig& data)
 {
     if (a.wall != b.wall) return false;
@@ -310,7 +312,7 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
         for (std::int64_t k = 0; k < layout.channels[f]; ++k, ++channel) {
             double count = 0, sum = 0, squares = 0;
             for (const auto& one : cases) {
-                if (one.split != cases.front().split) continue;  // training
+                if (one.split != cases.front().split) continue;  // training cases come first
                 count += static_cast<double>(one.figures->num_rows);
                 sum += one.figures->channels[channel].sum;
                 squares += one.figures->channels[channel].squares;
@@ -384,7 +386,7 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
         if (!without.empty()) findings.warnings.push_back(count_text(static_cast<std::int64_t>(without.size()), "case") + " without drag and lift: " + first);
     }
     const auto closes = judge_closure(findings, cases, settings, layout);
-    // Forces that do not close have been said with their remedy: the pressure's alone is of no further use then.
+    // Force closure, where it could be checked, has named the remedy, and the highest pressure adds nothing to it.
     judge_pressure(findings, cases, settings, layout, closes.has_value());
     judge_values(findings, cases, data, layout);
     judge_repeats(findings, cases, data, layout);

@@ -27,7 +27,8 @@ std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::T
         const auto along = (geometry.select(1, 3 + axis) - bounds[2 * axis]) / std::max(width(axis), 1e-300);
         box = box * kRegionsAlong + along.floor().clamp(0, kRegionsAlong - 1).to(torch::kLong);
     }
-    auto sums = torch::zeros({num_fields + 1, num_boxes}, torch::kDouble);  // a row of squared errors for each field, and last the number of rows
+    // The sums are a row of squared errors for each field, and last the number of rows.
+    auto sums = torch::zeros({num_fields + 1, num_boxes}, torch::kDouble);
     const auto squares = (prediction.to(torch::kDouble) - truth.to(torch::kDouble)).square();
     std::int64_t channel = 0;
     for (std::int64_t f = 0; f < num_fields; ++f) {

@@ -18,9 +18,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kFewCases = 10;  // fewer say little of r2 and ranks
+constexpr std::int64_t kFewCases = 10;  // r2 and ranks of fewer cases say little
 
-/// NaN as null.
+/// Returns null for a number that is not finite.
 Json number_json(double value)
 {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
@@ -32,7 +32,7 @@ bool is_of_whole_field(const std::string& metric)
     return metric.ends_with(".rel_l2") && std::ranges::count(metric, '.') == 1;
 }
 
-/// Puts a value at `a.b.c`.
+/// Sets the value at a path such as `a.b.c`.
 void put(Json& json, const std::string& path, Json value)
 {
     auto* at = &json;
@@ -46,7 +46,7 @@ void put(Json& json, const std::string& path, Json value)
     (*at)[word] = std::move(value);
 }
 
-/// The cases of one of several data sets.
+/// Returns the cases of one of several data sets.
 Evaluation of_set(const Evaluation& evaluation, const std::string& set)
 {
     Evaluation part{.model = {}, .drag_guess = evaluation.drag_guess, .lift_guess = evaluation.lift_guess};
@@ -54,7 +54,7 @@ Evaluation of_set(const Evaluation& evaluation, const std::string& set)
     return part;
 }
 
-/// Names of the data sets of a split's cases; none where there are not several.
+/// Returns the names of the data sets of a split's cases; none if the run has a single one.
 std::vector<std::string> sets_of(const Evaluation& evaluation, const std::string& split)
 {
     std::vector<std::string> sets;
@@ -73,7 +73,7 @@ std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const s
     return cases;
 }
 
-/// Name and value of each force number of a case.
+/// Returns name and value of each force number of a case.
 Metrics force_numbers(const EvaluatedCase& one)
 {
     Metrics numbers;
@@ -125,7 +125,7 @@ Json case_json(const EvaluatedCase& one)
     return json;
 }
 
-/// What `splits` says of one.
+/// Returns the numbers of one split, as `to_json` describes them.
 Json split_json(const Evaluation& evaluation, const std::string& split)
 {
     const auto cases = cases_of(evaluation, split);
@@ -300,7 +300,7 @@ std::string to_csv(const Evaluation& evaluation)
     std::vector<const EvaluatedCase*> order;
     for (const auto& one : evaluation.cases) order.push_back(&one);
     std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
-    Metrics force_columns;  // of the case that has most: they are the first ones of any other
+    Metrics force_columns;  // the longest list, whose beginning is that of any other case
     for (const auto* one : order) {
         if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size()) force_columns = std::move(numbers);
     }

@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-/// Nothing for a vector without length.
+/// Returns the unit vector; nothing for a vector without length.
 std::optional<Vector3> direction_of(const Vector3& a)
 {
     return norm(a) > 1e-9 ? std::optional(unit(a)) : std::nullopt;

@@ -27,7 +27,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kBins = 100;  // of drag along x
+constexpr std::int64_t kBins = 100;  // pieces of `drag_along_x`
 
 void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::string& where)
 {
@@ -42,7 +42,7 @@ void require_finite(const CaseSums& sums, const std::string& id)
     }
 }
 
-/// A case on a regular grid: all of its points or cells, without forces.
+/// Evaluates all points or cells of a case on a regular grid, without forces.
 EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::size_t index, World& world, const std::shared_ptr<const DeviceMesh>& device_mesh,
                             const SeeCase& see)
 {
@@ -141,7 +141,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     return result;
 }
 
-/// The run in whose `checkpoints` a file lies; empty for none.
+/// Returns the run in whose `checkpoints` a file lies; empty for none.
 std::filesystem::path run_of(const std::filesystem::path& checkpoint)
 {
     const auto folder = std::filesystem::absolute(checkpoint).lexically_normal().parent_path();

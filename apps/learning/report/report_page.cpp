@@ -76,7 +76,7 @@ std::string base64_of(const std::string& bytes)
 struct PlotSeries {
     std::string name;
     std::vector<std::array<double, 2>> points;
-    std::vector<std::string> titles;  ///< of dots, shown under the pointer; without them a line is drawn
+    std::vector<std::string> titles;  ///< shown under the pointer, one a dot; without titles a line is drawn
 };
 
 struct PlotOptions {
@@ -146,7 +146,7 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
     return out.str();
 }
 
-/// Head and rows; columns can be sorted by.
+/// Returns a table that its reader can sort by each column.
 std::string table(const std::vector<std::string>& names, const std::vector<std::vector<PageJson>>& rows)
 {
     std::string html = "<div class=\"wide\"><table><thead><tr>";
@@ -162,7 +162,7 @@ std::string table(const std::vector<std::string>& names, const std::vector<std::
 
 std::string tables_of_fields(const PageJson& run)
 {
-    std::vector<std::string> metrics, names{"field"};  // those that the first field has, as every other one
+    std::vector<std::string> metrics, names{"field"};  // all fields have the metrics of the first
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         for (const auto& [field, values] : numbers["fields"].items()) {
@@ -181,7 +181,7 @@ std::string tables_of_fields(const PageJson& run)
     return table(names, rows);
 }
 
-/// Of each split with several cases, which is the worst and why.
+/// Names the worst case of each split with several cases, and why it is the worst.
 std::string worst_cases(const PageJson& run)
 {
     std::string html;
@@ -275,7 +275,7 @@ std::string plot_along_x(const PageJson& one)
     return plot({.title = "Drag summed along x, case " + one["id"].get<std::string>(), .x = "x", .y = "Cd up to x"}, series);
 }
 
-/// Shares of points by their error, of each field.
+/// Plots for each field the shares of its points by their error.
 std::string histograms(const PageJson& run)
 {
     std::vector<std::string> fields;
@@ -333,7 +333,7 @@ std::string curves(const PageJson& report)
     return html;
 }
 
-/// Sentences that say whether the model is better than knowing nothing.
+/// Says for each field and drag whether the model is better than the training mean.
 std::string verdict(const PageJson& run)
 {
     std::string html = "<ul>";

@@ -34,7 +34,7 @@ int run_child_program(std::span<const std::string> words, const std::filesystem:
     for (const auto& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
 
-    // Signals wait during fork, so that none comes before it is known to whom it is passed on.
+    // Signals are blocked during fork, so that none comes before the handler knows the child.
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);

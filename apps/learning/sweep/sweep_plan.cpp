@@ -18,7 +18,7 @@ std::string trimmed(const std::string& text)
     return first == std::string::npos ? std::string() : text.substr(first, last - first + 1);
 }
 
-/// Entries between commas that are in no brackets and quotes.
+/// Splits a list at the commas outside of brackets and quotes.
 std::vector<std::string> entries_of(const std::string& list)
 {
     std::vector<std::string> entries(1);
@@ -43,7 +43,7 @@ std::vector<std::string> entries_of(const std::string& list)
     return entries;
 }
 
-/// The last word of each key, or the whole key where two end alike.
+/// Returns the last word of each key, or the whole key where two end alike.
 std::vector<std::string> short_names(const std::vector<GridKey>& grid)
 {
     const auto last_word = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };
@@ -88,7 +88,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
     std::vector<std::string> train, val;
     for (const auto& source : cases.train) train.push_back(source.id);
     for (const auto& source : cases.val) val.push_back(source.id);
-    std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> splits;  // train, val
+    std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> splits;  // ids of train and val
     if (num_folds == 0) {
         if (val.empty()) throw UsageError("there are no validation cases by which runs are compared. Give data.split some, or --folds.");
         splits.emplace_back(train, val);
