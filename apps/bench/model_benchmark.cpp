@@ -12,6 +12,7 @@
 #include "sharding/parameters/move_module.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -161,8 +162,8 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
         if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
         if (std::ranges::find(directions, static_cast<std::int64_t>(shape.size())) == directions.end())
-            throw InvalidInput("--grid has " + std::to_string(shape.size()) + " directions, and " + entry.class_name + " takes " +
-                               std::to_string(directions.front()) + (directions.size() > 1 ? " or " + std::to_string(directions.back()) : "") + ".");
+            throw InvalidInput(fmt::format("--grid has {} directions, and {} takes {}{}.", shape.size(), entry.class_name, directions.front(),
+                                           directions.size() > 1 ? fmt::format(" or {}", directions.back()) : ""));
     }
     const bool has_both_parts = of_bodies && of_bodies->needs_both_parts;
     auto all =

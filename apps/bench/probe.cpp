@@ -9,6 +9,7 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 
+#include <fmt/core.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
@@ -86,8 +87,8 @@ torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
         for (const auto& buffer : model.buffers()) move_in_place(buffer, device);
         return model;
     } catch (const std::exception& error) {
-        throw IoError(request.model.string() + " cannot be read as a TorchScript model: " + first_line(error_text(error)) +
-                      ". Write it in Python with torch.jit.script(model).save(path).");
+        throw IoError(fmt::format("{} cannot be read as a TorchScript model: {}. Write it in Python with torch.jit.script(model).save(path).",
+                                  request.model.string(), first_line(error_text(error))));
     }
 }
 
@@ -106,8 +107,8 @@ std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const Name
         if (arguments[k].default_value()) break;
         std::string names;
         for (const auto& known : file.arrays) names += (names.empty() ? "'" : ", '") + known.name + "'";
-        throw InvalidInput(request.input.string() + " has no tensor '" + arguments[k].name() + "'" + (k == 1 ? " or 'input'" : "") + ", an argument of " +
-                           request.model.string() + "; it has " + (names.empty() ? "none" : names) + ". Add it.");
+        throw InvalidInput(fmt::format("{} has no tensor '{}'{}, an argument of {}; it has {}. Add it.", request.input.string(), arguments[k].name(),
+                                       k == 1 ? " or 'input'" : "", request.model.string(), names.empty() ? "none" : names));
     }
     if (inputs.empty()) throw InvalidInput(request.model.string() + ": its forward takes no tensor, so that there is nothing to cut.");
     return inputs;
@@ -131,7 +132,7 @@ void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors)
 
 std::string numbered(const std::string& name, std::size_t i)
 {
-    return i == 0 ? name : name + "." + std::to_string(i);
+    return i == 0 ? name : fmt::format("{}.{}", name, i);
 }
 
 /// Runs the model and returns all tensors that are compared, by name and in their layouts.
@@ -309,8 +310,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     if (const auto* array = file.find("grad_output")) grad_output = to_tensor(*array).to(device);
     for (const auto dim : request.dims) {
         if (dim >= inputs[0].dim()) {
-            throw InvalidInput("--shard " + std::to_string(dim) + ": the input has " + std::to_string(inputs[0].dim()) + " dimensions, 0 to " +
-                               std::to_string(inputs[0].dim() - 1) + ".");
+            throw InvalidInput(fmt::format("--shard {}: the input has {} dimensions, 0 to {}.", dim, inputs[0].dim(), inputs[0].dim() - 1));
         }
     }
 
@@ -341,8 +341,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         } catch (const InvalidInput&) {
             throw;
         } catch (const std::exception& error) {
-            throw InvalidInput(request.model.string() + " does not run on " + request.input.string() +
-                               ", without sharding either: " + last_line(error_text(error)));
+            throw InvalidInput(fmt::format("{} does not run on {}, without sharding either: {}", request.model.string(), request.input.string(),
+                                           last_line(error_text(error))));
         }
     }
     mesh->all().barrier();

@@ -9,6 +9,7 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -103,8 +104,8 @@ ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std:
         redistribute(whole->forward(redistribute(leaf, {Replicate()})), spec_of(grid)).square().sum().backward();
     };
     const auto as_cut = [&] { own->forward(grid.detach().requires_grad_()).square().sum().backward(); };
-    auto name = "spectral convolution, 32 channels, " + std::to_string(num_modes) + " modes, " + std::to_string(extents[0]);
-    for (std::size_t i = 1; i < extents.size(); ++i) name += " x " + std::to_string(extents[i]);
+    auto name = fmt::format("spectral convolution, 32 channels, {} modes, {}", num_modes, extents[0]);
+    for (std::size_t i = 1; i < extents.size(); ++i) name += fmt::format(" x {}", extents[i]);
     return compare(name + (shares_modes ? ", shared modes" : ""), "gathered", mesh, num_repeats, 1, gathered, as_cut);
 }
 
@@ -163,7 +164,7 @@ ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::st
     StepShape shape;
     shape.num_points = num_points;
     const auto times = time_training_step(shape, num_repeats, world);
-    return {"Transolver, " + std::to_string(num_points / 1000) + "k points",
+    return {fmt::format("Transolver, {}k points", num_points / 1000),
             kind,
             times.plain_seconds,
             times.sharded_seconds,

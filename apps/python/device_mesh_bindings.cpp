@@ -4,6 +4,7 @@
 #include "sharding/transport/device_transport.h"
 #include "sharding/transport/shared_memory_backend.h"
 
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -47,8 +48,8 @@ public:
         if (found == backends_.end()) throw InvalidInput("DeviceMesh: there is no process group for the axis '" + axis + "'.");
         const auto backend = found->second;
         if (backend->getSize() != static_cast<int>(ranks.size())) {
-            throw InvalidInput("DeviceMesh: the process group of the axis '" + axis + "' has " + std::to_string(backend->getSize()) + " ranks, the mesh has " +
-                               std::to_string(ranks.size()) + ".");
+            throw InvalidInput(
+                fmt::format("DeviceMesh: the process group of the axis '{}' has {} ranks, the mesh has {}.", axis, backend->getSize(), ranks.size()));
         }
         if (!store_) {
             const auto own = device_backends_.find(axis);
@@ -56,7 +57,7 @@ public:
             return {carrier_, axis, std::move(counter)};
         }
         static std::map<std::string, int> made;  // an axis made again needs other keys
-        const auto own = c10::make_intrusive<c10d::PrefixStore>("meshard/" + name + "#" + std::to_string(made[name]++), store_);
+        const auto own = c10::make_intrusive<c10d::PrefixStore>(fmt::format("meshard/{}#{}", name, made[name]++), store_);
         const auto names = process_names(*own, backend->getRank(), backend->getSize());
         const auto shared =
             connect_shared_memory(own, backend->getRank(), backend->getSize(), time_limit_, [names](int rank) { return has_ended(names[rank]); });
@@ -135,7 +136,7 @@ std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, st
     const auto num_axes = mesh.mesh->num_axes();
     const auto axis = std::get<std::int64_t>(dim);
     if (axis < -num_axes || axis >= num_axes) {
-        throw InvalidInput("DeviceMesh: there is no axis " + std::to_string(axis) + " among " + std::to_string(num_axes) + ".");
+        throw InvalidInput(fmt::format("DeviceMesh: there is no axis {} among {}.", axis, num_axes));
     }
     return axis < 0 ? axis + num_axes : axis;
 }
@@ -144,9 +145,9 @@ std::string describe(const PythonMesh& mesh)
 {
     std::string text;
     for (std::int64_t a = 0; a < mesh.mesh->num_axes(); ++a) {
-        text += (a ? ", " : "") + mesh.mesh->axis_names()[a] + "=" + std::to_string(mesh.mesh->size(a));
+        text += fmt::format("{}={}, ", mesh.mesh->axis_names()[a], mesh.mesh->size(a));
     }
-    return "DeviceMesh(" + text + ", rank " + std::to_string(mesh.mesh->all().rank()) + ")";
+    return fmt::format("DeviceMesh({}rank {})", text, mesh.mesh->all().rank());
 }
 
 using Dim = std::variant<std::int64_t, std::string>;
@@ -157,11 +158,11 @@ std::vector<std::string> process_names(c10d::Store& store, int rank, int size)
 {
     char host[256] = {};
     gethostname(host, sizeof host - 1);
-    const auto own = std::string(host) + ":" + std::to_string(getpid());
-    store.set("process." + std::to_string(rank), std::vector<std::uint8_t>(own.begin(), own.end()));
+    const auto own = fmt::format("{}:{}", host, getpid());
+    store.set(fmt::format("process.{}", rank), std::vector<std::uint8_t>(own.begin(), own.end()));
     std::vector<std::string> names;
     for (int r = 0; r < size; ++r) {
-        const auto bytes = store.get("process." + std::to_string(r));
+        const auto bytes = store.get(fmt::format("process.{}", r));
         names.emplace_back(bytes.begin(), bytes.end());
     }
     return names;

@@ -12,6 +12,8 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -66,8 +68,8 @@ public:
         auto& model = architecture<MeshGraphNetImpl>();
         if (edge_index.dim() != 2) throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
         if (edges.dim() != 2 || edges.size(0) != edge_index.size(-1)) {
-            throw InvalidInput("MeshGraphNet: expected a row of edge_features for each of the " + std::to_string(edge_index.size(-1)) +
-                               " edges, found the shape " + c10::str(edges.sizes()) + ".");
+            throw InvalidInput(fmt::format("MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.", edge_index.size(-1),
+                                           c10::str(edges.sizes())));
         }
         auto& graphs = graphs_.of(edge_index, [] { return std::make_shared<std::vector<KeptGraph>>(); });
         std::erase_if(*graphs, [&](const KeptGraph& one) { return one.version != edge_index._version(); });

@@ -8,6 +8,8 @@
 #include "sharding/tensor/rule_table.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -27,10 +29,9 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
     const bool is_negative = std::any_of(given.begin(), given.end(), [](auto n) { return n < 0; });
     if (static_cast<std::int64_t>(given.size()) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
     std::string found;
-    for (const auto n : given) found += (found.empty() ? "" : ", ") + std::to_string(n);
-    throw InvalidInput("extents: expected one number for each of the " + std::to_string(mesh.size(axis)) + " ranks of the axis '" + mesh.axis_names()[axis] +
-                       "', none negative" + (total ? ", which add up to the " + std::to_string(*total) + " entries of dimension " + std::to_string(dim) : "") +
-                       "; found [" + found + "].");
+    for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);
+    throw InvalidInput(fmt::format("extents: expected one number for each of the {} ranks of the axis '{}', none negative{}; found [{}].", mesh.size(axis),
+                                   mesh.axis_names()[axis], total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found));
 }
 
 /// Makes the layout of a whole tensor of `sizes`, with even extents where none are given.
@@ -38,9 +39,9 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
 {
     const auto num_axes = static_cast<std::size_t>(mesh.mesh->num_axes());
     if (placements.size() != num_axes || (!extents.empty() && extents.size() != num_axes)) {
-        throw InvalidInput("placements: expected one (and, with extents, one list of extents or None) for each of the " + std::to_string(num_axes) +
-                           " axes of the device mesh; found " + std::to_string(placements.size()) + " placements" +
-                           (extents.empty() ? "" : " and " + std::to_string(extents.size()) + " entries of extents") + ".");
+        throw InvalidInput(fmt::format("placements: expected one (and, with extents, one list of extents or None) for each of the {} axes of the device mesh; "
+                                       "found {} placements{}.",
+                                       num_axes, placements.size(), extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size())));
     }
     std::vector<AxisLayout> axes(num_axes);
     for (std::size_t a = 0; a < num_axes; ++a) {
@@ -235,7 +236,7 @@ void bind_recorder(py::module_& module)
         .def_readonly("num_messages", &RuleEvent::num_messages)
         .def_readonly("num_bytes", &RuleEvent::num_bytes)
         .def_readonly("gathered", &RuleEvent::gathered)
-        .def("__repr__", [](const RuleEvent& e) { return e.op + ": " + e.inputs + " -> " + e.outputs + ", " + std::to_string(e.num_messages) + " messages"; });
+        .def("__repr__", [](const RuleEvent& e) { return fmt::format("{}: {} -> {}, {} messages", e.op, e.inputs, e.outputs, e.num_messages); });
     py::class_<Recorder>(module, "Recorder", "What record_rules gives.")
         .def(py::init<>())
         .def("start", [](Recorder& r) { set_rule_observer(&r); })

@@ -8,6 +8,7 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -184,8 +185,8 @@ void add_channels_of_part(CaseFigures& figures, const Subdomain& part, const Dat
         const auto values = array.to_doubles();
         const auto width = static_cast<std::size_t>(layout.channels[f]);
         if (array.num_components() != layout.channels[f]) {
-            throw InvalidInput(where + ": the array '" + array.name() + "' has " + std::to_string(array.num_components()) + " components; expected " +
-                               std::to_string(width) + ", as in the first training case.");
+            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; expected {}, as in the first training case.", where, array.name(),
+                                           array.num_components(), width));
         }
         for (std::size_t i = 0; i < static_cast<std::size_t>(num_rows) * width; ++i) {
             auto& channel = figures.channels[first + i % width];

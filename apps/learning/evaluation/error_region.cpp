@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/evaluation/error_region.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace meshard {
 
 std::string ErrorRegion::text(bool on_cells) const
 {
-    char text[256];
-    std::snprintf(text, sizeof text, "%.0f %% of its squared error lies in %.2g %% of its %s, x %.4g to %.4g, y %.4g to %.4g, z %.4g to %.4g",
-                  100 * error_share, 100 * row_share, on_cells ? "cells" : "points", bounds[0], bounds[1], bounds[2], bounds[3], bounds[4], bounds[5]);
-    return text;
+    return fmt::format("{:.0f} % of its squared error lies in {:.2g} % of its {}, x {:.4g} to {:.4g}, y {:.4g} to {:.4g}, z {:.4g} to {:.4g}",
+                       100 * error_share, 100 * row_share, on_cells ? "cells" : "points", bounds[0], bounds[1], bounds[2], bounds[3], bounds[4], bounds[5]);
 }
 
 std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,

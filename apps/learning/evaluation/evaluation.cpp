@@ -6,6 +6,8 @@
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -172,12 +174,12 @@ double mean_rel_l2(const EvaluatedCase& one)
 
 std::string WorstCase::text() const
 {
-    auto text = field + " has " + short_text(times_median) + " times the median rel_l2";
+    auto text = fmt::format("{} has {} times the median rel_l2", field, short_text(times_median));
     for (const auto& [name, region] : one->error_regions)
         if (name == field) text += "; " + region.text(one->on_cells);
     if (one->isolation)
-        text +=
-            "; its shape and constants lie " + short_text(*one->isolation) + " times as far from the nearest training case as training cases lie from theirs";
+        text += fmt::format("; its shape and constants lie {} times as far from the nearest training case as training cases lie from theirs",
+                            short_text(*one->isolation));
     if (!one->has_ranges) return text;
     if (one->beyond.empty()) return text + "; each of its inputs lies within the range of the training cases";
     text += "; beyond the training cases: ";
@@ -312,7 +314,7 @@ std::string to_csv(const Evaluation& evaluation)
     for (const auto& [name, value] : force_columns) text += "," + name;
     text += "\n";
     for (const auto* one : order) {
-        text += csv_text(one->source.id) + "," + one->split + "," + std::to_string(one->num_points) + "," + exact_text(one->seconds);
+        text += fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points, exact_text(one->seconds));
         for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
         const auto numbers = force_numbers(*one);
         for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
@@ -411,14 +413,14 @@ double Threshold::value_in(const Json& evaluation) const
         if (!at->is_object() || !at->contains(word)) {
             std::string known;
             for (const auto& [name, value] : at->items()) known += (known.empty() ? "" : ", ") + name;
-            throw UsageError("--fail-if " + text + ": there is no '" + word + "'" + (so_far.empty() ? "" : " in " + so_far) +
-                             (at->is_object() ? "; there is " + known + "." : "."));
+            throw UsageError(fmt::format("--fail-if {}: there is no '{}'{}{}.", text, word, so_far.empty() ? "" : " in " + so_far,
+                                         at->is_object() ? "; there is " + known : ""));
         }
         at = &at->at(word);
         so_far += (so_far.empty() ? "" : ".") + word;
     }
     if (at->is_object() && at->contains("mean")) at = &at->at("mean");
-    if (!at->is_number()) throw UsageError("--fail-if " + text + ": " + path + (at->is_null() ? " is not defined for these cases." : " is no number."));
+    if (!at->is_number()) throw UsageError(fmt::format("--fail-if {}: {} is {}.", text, path, at->is_null() ? "not defined for these cases" : "no number"));
     return at->get<double>();
 }
 

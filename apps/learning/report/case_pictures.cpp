@@ -5,13 +5,13 @@
 #include "io/picture/render.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -110,9 +110,8 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
     for (const auto& plane : planes) {
         const auto low = bounds.low[static_cast<std::size_t>(plane.axis)], high = bounds.high[static_cast<std::size_t>(plane.axis)];
         if (plane.at < low || plane.at > high) {
-            const std::string axis(1, kAxes[static_cast<std::size_t>(plane.axis)]);
-            throw InvalidInput("the plane " + plane.text() + " lies beside the volume, which reaches from " + axis + " = " + std::to_string(low) + " to " +
-                               std::to_string(high) + ". Choose another --plane.");
+            throw InvalidInput(fmt::format("the plane {} lies beside the volume, which reaches from {} = {:f} to {:f}. Choose another --plane.", plane.text(),
+                                           kAxes[static_cast<std::size_t>(plane.axis)], low, high));
         }
         scenes.push_back(scene_at(mesh, plane));
         scenes.back().file_name = "_" + plane.text();
@@ -136,9 +135,7 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
 
 std::string PlaneAcross::text() const
 {
-    std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), "%c = %.4g", kAxes[static_cast<std::size_t>(axis)], at);
-    return text.data();
+    return fmt::format("{} = {:.4g}", kAxes[static_cast<std::size_t>(axis)], at);
 }
 
 std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,

@@ -5,6 +5,7 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -81,7 +82,7 @@ std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation&
 std::string unique_name(const std::string& folder, std::span<const ReportedRun> earlier)
 {
     auto name = folder;
-    for (int number = 2; std::ranges::find(earlier, name, &ReportedRun::name) != earlier.end(); ++number) name = folder + "_" + std::to_string(number);
+    for (int number = 2; std::ranges::find(earlier, name, &ReportedRun::name) != earlier.end(); ++number) name = fmt::format("{}_{}", folder, number);
     return name;
 }
 

@@ -4,10 +4,11 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/field_metrics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -112,12 +113,7 @@ std::string with_spread(const std::vector<double>& values)
 {
     if (values.empty()) return "-";
     const auto found = mean_and_spread(values);
-    char text[64];
-    if (found.spread)
-        std::snprintf(text, sizeof text, "%.4g ± %.2g", found.mean, *found.spread);
-    else
-        std::snprintf(text, sizeof text, "%.4g", found.mean);
-    return text;
+    return fmt::format("{:.4g}", found.mean) + (found.spread ? fmt::format(" ± {:.2g}", *found.spread) : "");
 }
 
 /// Splits a line of a CSV table that this program wrote, in which quotes within a text are doubled.
