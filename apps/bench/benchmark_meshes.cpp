@@ -4,6 +4,8 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,7 +20,7 @@ constexpr std::uint8_t triangle = 5, tetra = 10, hexahedron = 12, wedge = 13, py
 
 using Index = std::int32_t;
 
-// A number in [0, 1) that depends on `key` only.
+// Returns a number in [0, 1) that depends on `key` only.
 double noise(std::uint64_t key)
 {
     key = (key + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
@@ -78,7 +80,7 @@ public:
                 }
     }
 
-    // Corners of box (i, j, k) in the order of a hexahedron.
+    // Returns the corners of box (i, j, k) in the order of a hexahedron.
     std::array<Index, 8> box(Index i, Index j, Index k) const
     {
         const auto p = [&](Index a, Index b, Index c) { return (i + a) + (nx_ + 1) * ((j + b) + (ny_ + 1) * (k + c)); };
@@ -89,7 +91,7 @@ private:
     Index nx_, ny_;
 };
 
-// Six tetrahedra around the diagonal 0-6; the diagonals of opposite faces agree.
+// Adds six tetrahedra around the diagonal 0-6; the diagonals of opposite faces agree.
 void add_tets(MeshMaker& maker, const std::array<Index, 8>& c)
 {
     for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}}) maker.add_cell(tetra, {c[0], c[a], c[b], c[6]});
@@ -157,7 +159,7 @@ Mesh hybrid(std::int64_t num_cells)
     return maker.finish();
 }
 
-// An octree over a box of 2 x 1 x 1 roots' edges, refined near an ellipsoid; neighbours differ by one level at most.
+// An octree over a box of 2 x 1 x 1, refined near an ellipsoid; neighbours differ by one level at most.
 class GradedOctree {
 public:
     GradedOctree(Index roots) : roots_(roots)
@@ -184,7 +186,8 @@ private:
         Index i, j, k;
     };
 
-    // The level follows from the distance to the body, in edges of the root boxes; the rings are so wide that neighbours differ by one level.
+    // The level follows from the distance to the body, in edges of the root boxes; the rings are so wide that
+    // neighbours differ by one level.
     int wanted_level(int level, Index i, Index j, Index k) const
     {
         const double size = 1.0 / (1 << level);
@@ -319,7 +322,7 @@ Mesh surface(std::int64_t num_cells)
     for (int octant = 0; octant < 8; ++octant) {
         const Index sx = octant & 1 ? -1 : 1, sy = octant & 2 ? -1 : 1, sz = octant & 4 ? -1 : 1;
         const auto add = [&](std::array<Index, 2> a, std::array<Index, 2> b, std::array<Index, 2> c) {
-            if (sx * sy * sz < 0) std::swap(b, c);  // normals outwards
+            if (sx * sy * sz < 0) std::swap(b, c);  // so that normals point outwards
             const auto at = [&](const auto& p) { return point(sx * p[0], sy * p[1], sz * (n - p[0] - p[1])); };
             const auto first = at(a), second = at(b), third = at(c);
             maker.add_cell(triangle, {first, second, third});
@@ -343,15 +346,15 @@ std::span<const std::string> benchmark_mesh_kinds()
 
 Mesh benchmark_mesh(std::string_view kind, std::int64_t num_cells)
 {
-    if (num_cells < 1) throw InvalidInput("benchmark_mesh: num_cells is " + std::to_string(num_cells) + ", expected 1 or more.");
+    if (num_cells < 1) throw InvalidInput(fmt::format("benchmark_mesh: num_cells is {}, expected 1 or more.", num_cells));
     if (kind == "tets") return boxes(num_cells, true);
     if (kind == "hexes") return boxes(num_cells, false);
     if (kind == "hybrid") return hybrid(num_cells);
     if (kind == "graded") return graded(num_cells);
     if (kind == "surface") return surface(num_cells);
     const auto nearest = nearest_name(kind, benchmark_mesh_kinds());
-    throw InvalidInput("benchmark_mesh: unknown kind '" + std::string(kind) + "'; known are tets, hybrid, graded, surface and hexes." +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput(fmt::format("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
+                                   nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 }  // namespace meshard

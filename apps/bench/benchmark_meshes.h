@@ -13,7 +13,7 @@ namespace meshard {
 /// The kinds of `benchmark_mesh`: `tets`, `hybrid`, `graded`, `surface`, `hexes`.
 std::span<const std::string> benchmark_mesh_kinds();
 
-/// A mesh of about `num_cells` cells, of a kind that is common in CFD; the same on every machine:
+/// Makes a mesh of about `num_cells` cells, of a kind that is common in CFD; it is the same on every machine:
 ///
 /// | kind    | mesh                                                                                                |
 /// | ------- | --------------------------------------------------------------------------------------------------- |

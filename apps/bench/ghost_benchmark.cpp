@@ -25,7 +25,7 @@ using Mesh = std::shared_ptr<const DeviceMesh>;
 constexpr std::int64_t kNeighbors = 16, kChannels = 64;
 constexpr double kForever = 1e30;
 
-/// Owners of the points, computed on rank 0.
+/// Computes the owners of the points, (N), int32, on rank 0 and broadcasts them.
 at::Tensor owners_of(const at::Tensor& points, const std::string& method, const DeviceMesh& mesh)
 {
     auto owners = at::empty({points.size(0)}, at::kInt);
@@ -63,7 +63,7 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
     const auto ids = at::tensor(map->global_ids, at::kLong);
     const auto own = points.index_select(0, ids);
 
-    // The points that any search must receive: neighbours of own queries, found in the whole cloud, that other ranks own.
+    // Any search must receive the points that other ranks own among the neighbours of own queries in the whole cloud.
     const auto all = radius_search(points, own, radius);
     const auto within_reach =
         at::zeros({points.size(0)}, at::kBool).index_fill_(0, all.ids, true).logical_and_(owners.ne(mesh->all().rank())).sum().item<std::int64_t>();
@@ -97,7 +97,7 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
     return traffic;
 }
 
-/// Each rank sends to the next rank every `stride`-th of its rows.
+/// Makes a plan by which each rank sends every `stride`-th of its rows to the next rank.
 std::shared_ptr<const ExchangePlan> plan_to_next(std::int64_t num_rows, std::int64_t stride, const DeviceMesh& mesh)
 {
     const auto& group = mesh.all();
@@ -120,7 +120,7 @@ ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_
         for (auto& count : *counts) count *= kChannels;
     }
     double bare = kForever, whole = kForever;
-    for (int i = -1; i < num_repeats; ++i) {  // alternating, with one run to warm up
+    for (int i = -1; i < num_repeats; ++i) {  // runs alternate, and the first warms up
         const auto a = seconds_together(mesh, [&] { plan->group().start_exchange(ready, send, received, receive).wait(); });
         const auto b = seconds_together(mesh, [&] { exchange_ghosts(rows, plan); });
         if (i < 0) continue;
@@ -130,7 +130,7 @@ ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_
     return {num_rows, kChannels, stride, bare, whole, whole / bare};
 }
 
-/// A graph in which each node receives from ten owned nodes, and each ghost sends to one node.
+/// Makes a graph in which each node receives from ten owned nodes, and each ghost sends to one node.
 Neighbors graph_with_ghosts(const std::shared_ptr<const ExchangePlan>& plan, const Mesh& mesh)
 {
     Neighbors graph;
@@ -158,7 +158,7 @@ OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const Mesh& 
     const auto neighbors = graph_with_ghosts(plan, mesh);
     const MessageGraph graph(neighbors);
     const auto own = at::rand({plan->num_owned(), kChannels}), ghosts = at::rand({num_ghosts, kChannels});
-    // The same edges among owned nodes and ghosts that were received before: no communication.
+    // The same graph over owned nodes and ghosts that were received before needs no communication.
     auto silent_neighbors = neighbors;
     silent_neighbors.plan = nullptr;
     silent_neighbors.points_layout = nullptr;

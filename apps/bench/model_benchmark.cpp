@@ -12,6 +12,7 @@
 #include "sharding/parameters/move_module.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -25,7 +26,7 @@ namespace meshard {
 namespace {
 
 constexpr std::int64_t kInputs = 7, kOutputs = 4, kMlpRatio = 2;
-constexpr double kLossScale = 1024;  // in float16: gradients of a mean over a million points are there, and those of parameters, their sums, too
+constexpr double kLossScale = 1024;  // keeps gradients of a mean over a million points, and their sums, within float16
 
 Seconds median_of(int num_repeats, const std::function<void()>& work)
 {
@@ -39,7 +40,7 @@ Seconds median_of(int num_repeats, const std::function<void()>& work)
     return {median(wall), median(cpu)};
 }
 
-/// Multiplications and additions of the forward pass's products over points.
+/// Counts the multiplications and additions of the forward pass's products over points.
 double forward_flops(const StepShape& shape)
 {
     const double C = static_cast<double>(shape.n_hidden), S = static_cast<double>(shape.slice_num);
@@ -47,7 +48,7 @@ double forward_flops(const StepShape& shape)
     return static_cast<double>(shape.num_points) * (static_cast<double>(shape.n_layers) * block + 2 * C * (2 * kInputs + 2 * C + kOutputs));
 }
 
-/// ||found - expected|| / ||expected|| over all tensors of two lists.
+/// Returns ||found - expected|| / ||expected|| over all tensors of two lists.
 double relative_error(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected)
 {
     double difference = 0, norm = 0;
@@ -58,7 +59,7 @@ double relative_error(const std::vector<at::Tensor>& found, const std::vector<at
     return std::sqrt(difference / norm);
 }
 
-/// Output and gradients of one step in a precision.
+/// Computes output and gradients of one step in a precision.
 std::pair<at::Tensor, std::vector<at::Tensor>> step_in(Precision precision, const TimedModel& timed, const at::Tensor& target, c10::Device device)
 {
     allow_tf32(precision == Precision::TF32);
@@ -75,7 +76,8 @@ std::pair<at::Tensor, std::vector<at::Tensor>> step_in(Precision precision, cons
     return {output.detach(), gradients};
 }
 
-/// Of the output and of the gradients in a precision, against float32.
+/// Returns the relative errors of output and gradients in a precision against float32; NaN where they do not fit into
+/// memory.
 std::pair<double, double> errors_of(const TimedModel& timed, Precision precision, const at::Tensor& target, c10::Device device)
 {
     try {
@@ -86,7 +88,8 @@ std::pair<double, double> errors_of(const TimedModel& timed, Precision precision
     }
 }
 
-/// Seconds of a training step whose forward and backward are recorded, after some as they are on the same stream, and run as one launch.
+/// Returns the seconds of a training step whose forward and backward pass run as one launch of a recording. Steps on
+/// the same stream warm up before it is made.
 double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::AdamW& optimizer, const std::function<void()>& forward_and_backward)
 {
     if (!can_record(device.type())) throw InvalidInput("--graph: work of the device '" + device.str() + "' cannot be recorded. Leave it out, or name a GPU.");
@@ -110,7 +113,7 @@ double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::Ada
 
 constexpr std::int64_t kBodyInputs = 7;  // place, normal, area
 
-/// A body whose surface is that of the cube in which the points lie.
+/// Makes a body whose surface is that of the cube in which the points lie.
 std::shared_ptr<const CaseBody> unit_cube()
 {
     auto body = std::make_shared<CaseBody>();
@@ -159,8 +162,8 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
         if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
         if (std::ranges::find(directions, static_cast<std::int64_t>(shape.size())) == directions.end())
-            throw InvalidInput("--grid has " + std::to_string(shape.size()) + " directions, and " + entry.class_name + " takes " +
-                               std::to_string(directions.front()) + (directions.size() > 1 ? " or " + std::to_string(directions.back()) : "") + ".");
+            throw InvalidInput(fmt::format("--grid has {} directions, and {} takes {}{}.", shape.size(), entry.class_name, directions.front(),
+                                           directions.size() > 1 ? fmt::format(" or {}", directions.back()) : ""));
     }
     const bool has_both_parts = of_bodies && of_bodies->needs_both_parts;
     auto all =
@@ -200,7 +203,7 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
     for (const auto extent : shape) num_cells *= extent;
     shape.insert(shape.begin(), {1, model.arguments.value("in_channels", kInputs)});
     auto result_shape = shape;
-    const auto out = model.arguments.find("out_channels");  // none of an argument that is null: as many as in_channels
+    const auto out = model.arguments.find("out_channels");  // null: as many as in_channels
     if (out == model.arguments.end() || !out->is_null()) result_shape[1] = model.arguments.value("out_channels", kOutputs);
     return {.name = entry.name,
             .module = model.module,

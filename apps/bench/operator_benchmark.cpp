@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kCallsPerRound = 2000;
 
-/// CPU time of this thread, which does not depend on other load of the machine.
+/// Returns the CPU time of this thread, which does not depend on other load of the machine.
 double cpu_nanoseconds()
 {
     timespec now{};

@@ -6,7 +6,7 @@
 
 namespace meshard {
 
-/// Extra time of one call of an operator on sharded tensors.
+/// Time of one call of an operator on plain and on sharded tensors.
 struct OperatorCost {
     std::string name;
     double plain_nanoseconds = 0;
@@ -14,7 +14,8 @@ struct OperatorCost {
     double added_nanoseconds = 0;  ///< median of the rounds' differences
 };
 
-/// Times operators on small tensors on one rank, so that the cost of a call dominates; plain and sharded calls alternate.
+/// Times operators on small tensors on one rank, so that the cost of a call dominates; plain and sharded calls
+/// alternate.
 std::vector<OperatorCost> time_operators(int num_rounds);
 
 }  // namespace meshard

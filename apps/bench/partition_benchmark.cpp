@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard bench: `partition` compares methods of cutting meshes with METIS alone; the other benchmarks are in bench_command.cpp.
+// `meshard bench partition` compares methods of cutting meshes with METIS alone; the other benchmarks are in
+// bench_command.cpp.
 #include "apps/bench/benchmark_meshes.h"
 #include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
@@ -13,6 +14,7 @@
 #include "partition/mesh/mesh_graph.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -87,7 +89,7 @@ int compare(const BenchOptions& options)
     table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces", "CPU s", "of METIS"});
     auto results = Json::array();
     std::map<std::string, std::array<double, 4>> logs;  // sums of logarithms of cut, ghosts, seconds; and their number
-    std::map<std::string, std::int64_t> num_worse;      // runs with more cut edges or ghosts than METIS alone with the same seed
+    std::map<std::string, std::int64_t> num_worse;      // runs with more cut edges or ghosts than METIS alone
     for (const auto& name : options.meshes) {
         show_progress(name + " ...");
         const Mesh mesh = mesh_of(name);
@@ -99,7 +101,7 @@ int compare(const BenchOptions& options)
             std::vector<std::pair<std::string, Measured>> rows{{"METIS alone", {}}};
             for (const auto& method : options.methods) rows.emplace_back(method, Measured{});
             for (std::int32_t seed = 0; seed < options.num_seeds; ++seed) {
-                show_progress(name + " in " + std::to_string(num_parts) + " parts, seed " + std::to_string(seed));
+                show_progress(fmt::format("{} in {} parts, seed {}", name, num_parts, seed));
                 start = cpu_seconds();
                 const auto plain = partition_with_metis(graph, {.num_parts = num_parts, .imbalance = options.imbalance, .seed = seed});
                 add(rows[0].second, plain, graph, cpu_seconds() - start);
@@ -155,8 +157,8 @@ int compare(const BenchOptions& options)
         const auto mean = [&](int i) { return std::exp(log[i] / log[3]); };
         table.add_row({"geometric mean", "", method, "", fixed_text(mean(0), 3), "", fixed_text(mean(1), 3), "", "", "", fixed_text(mean(2), 2)});
         means[method] = {{"cut", mean(0)}, {"largest_ghosts", mean(1)}, {"cpu_seconds", mean(2)}, {"runs_worse_than_metis", num_worse[method]}};
-        worse += "\n" + method + ": worse than METIS in cut or ghosts in " + std::to_string(num_worse[method]) + " of " +
-                 std::to_string(static_cast<std::int64_t>(log[3]) * options.num_seeds) + " runs";
+        worse += fmt::format("\n{}: worse than METIS in cut or ghosts in {} of {} runs", method, num_worse[method],
+                             static_cast<std::int64_t>(log[3]) * options.num_seeds);
     }
     if (options.json)
         print_json({{"seeds", options.num_seeds}, {"results", std::move(results)}, {"geometric_means", std::move(means)}});

@@ -9,6 +9,7 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 
+#include <fmt/core.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
@@ -20,7 +21,7 @@
 namespace meshard {
 namespace {
 
-/// Collects what the rule table tells.
+/// Counts the calls of operators that the rule table reports.
 class Recorder : public RuleObserver {
 public:
     void called(const RuleEvent& event) override
@@ -49,7 +50,7 @@ public:
     std::string refused_operator, refusal;
 };
 
-/// While it lives this thread's operators are told to `recorder`.
+/// Makes the rule table report this thread's operators to `recorder` while it lives.
 class Recording {
 public:
     explicit Recording(Recorder& recorder) { set_rule_observer(&recorder); }
@@ -63,7 +64,7 @@ std::string first_line(const std::string& text)
     return text.substr(0, std::min<std::size_t>(text.find('\n'), 300));
 }
 
-/// The last line that is neither empty nor part of a stack trace.
+/// Returns the last line that is neither empty nor part of a stack trace.
 std::string last_line(const std::string& text)
 {
     std::istringstream lines(text);
@@ -86,12 +87,12 @@ torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
         for (const auto& buffer : model.buffers()) move_in_place(buffer, device);
         return model;
     } catch (const std::exception& error) {
-        throw IoError(request.model.string() + " cannot be read as a TorchScript model: " + first_line(error_text(error)) +
-                      ". Write it in Python with torch.jit.script(model).save(path).");
+        throw IoError(fmt::format("{} cannot be read as a TorchScript model: {}. Write it in Python with torch.jit.script(model).save(path).",
+                                  request.model.string(), first_line(error_text(error))));
     }
 }
 
-/// The arguments of forward from the file's tensors, in order.
+/// Finds the arguments of forward, in order, among the file's tensors.
 std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const NamedArrays& file, const ProbeRequest& request)
 {
     std::vector<at::Tensor> inputs;
@@ -106,14 +107,14 @@ std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const Name
         if (arguments[k].default_value()) break;
         std::string names;
         for (const auto& known : file.arrays) names += (names.empty() ? "'" : ", '") + known.name + "'";
-        throw InvalidInput(request.input.string() + " has no tensor '" + arguments[k].name() + "'" + (k == 1 ? " or 'input'" : "") + ", an argument of " +
-                           request.model.string() + "; it has " + (names.empty() ? "none" : names) + ". Add it.");
+        throw InvalidInput(fmt::format("{} has no tensor '{}'{}, an argument of {}; it has {}. Add it.", request.input.string(), arguments[k].name(),
+                                       k == 1 ? " or 'input'" : "", request.model.string(), names.empty() ? "none" : names));
     }
     if (inputs.empty()) throw InvalidInput(request.model.string() + ": its forward takes no tensor, so that there is nothing to cut.");
     return inputs;
 }
 
-/// All tensors of a result that may be nested.
+/// Collects all tensors of a result that may be nested.
 void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors)
 {
     if (value.isTensor()) {
@@ -131,10 +132,10 @@ void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors)
 
 std::string numbered(const std::string& name, std::size_t i)
 {
-    return i == 0 ? name : name + "." + std::to_string(i);
+    return i == 0 ? name : fmt::format("{}.{}", name, i);
 }
 
-/// One run of the model: everything that is compared, by name, as it lies.
+/// Runs the model and returns all tensors that are compared, by name and in their layouts.
 std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, const std::vector<at::Tensor>& inputs,
                                                     const std::optional<at::Tensor>& grad_output, const ProbeRequest& request)
 {
@@ -226,7 +227,7 @@ ProbedDifference compare(const std::string& name, const at::Tensor& found, const
     return difference;
 }
 
-/// Each number one step of its type up or down, at random; zero stays.
+/// Moves each number by one step of its type up or down, at random; zero stays.
 at::Tensor changed_in_last_bit(const at::Tensor& tensor)
 {
     if (!tensor.is_floating_point()) return tensor;
@@ -236,7 +237,8 @@ at::Tensor changed_in_last_bit(const at::Tensor& tensor)
     return tensor + tensor * sign * (tensor.scalar_type() == at::kHalf ? 0x1p-10 : 0x1p-7);
 }
 
-/// Marks as equal what differs by no more than rounding does: serial runs with numbers changed in their last bits, and one in double precision.
+/// Marks as equal what differs by no more than rounding, which it measures by serial runs with numbers changed in their
+/// last bits and by one in double precision.
 void allow_rounding(ProbeReport& report, const std::vector<std::pair<std::string, at::Tensor>>& expected, const std::vector<at::Tensor>& inputs,
                     const std::optional<at::Tensor>& grad_output, const ProbeRequest& request, const at::Device& device)
 {
@@ -267,7 +269,7 @@ void allow_rounding(ProbeReport& report, const std::vector<std::pair<std::string
         std::vector<at::Tensor> leaves;
         for (const auto& input : inputs) leaves.push_back(leaf(input.is_floating_point() ? input.to(at::kDouble) : input, request));
         auto in_double = run(model, leaves, grad_output ? std::optional(grad_output->to(at::kDouble)) : std::nullopt, request);
-        // Random draws may be others in double precision.
+        // Random draws may differ in double precision: then this run does not measure rounding.
         for (auto& [name, tensor] : in_double) tensor = tensor.cpu();
         const bool is_same_run = std::ranges::equal(in_double, expected, [](const auto& found, const auto& serial) {
             return found.first == serial.first && found.second.sizes() == serial.second.sizes() &&
@@ -275,7 +277,7 @@ void allow_rounding(ProbeReport& report, const std::vector<std::pair<std::string
         });
         if (is_same_run) take_note(in_double);
     } catch (const std::exception&) {
-        // A model that names a type does not run in another; the changed bits say what there is to say.
+        // A model that fixes a type does not run in another; then the changed bits alone measure rounding.
     }
     for (auto& difference : report.differences) {
         const bool is_known = std::isfinite(difference.rounding) && std::isfinite(difference.largest_difference);
@@ -295,12 +297,12 @@ std::vector<std::int64_t> probe_mesh_shape(int num_ranks, std::size_t num_dims)
 
 ProbeReport probe(const ProbeRequest& request, World& world)
 {
-    // No fused or differentiated graphs: every operator is to be seen as it is.
+    // Without fused and differentiated graphs the rule table sees every operator.
     torch::jit::setGraphExecutorOptimize(false);
     torch::jit::getProfilingMode() = false;
 
     const auto device = world.device();
-    const auto model = load(request, device);  // read again for the sharded run: what training changes, and gradients, stay apart
+    const auto model = load(request, device);  // the sharded run loads its own, with gradients and buffers apart
     const auto file = read_safetensors(request.input);
     auto inputs = arguments_of(model, file, request);
     for (auto& input : inputs) input = input.to(device);
@@ -308,8 +310,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     if (const auto* array = file.find("grad_output")) grad_output = to_tensor(*array).to(device);
     for (const auto dim : request.dims) {
         if (dim >= inputs[0].dim()) {
-            throw InvalidInput("--shard " + std::to_string(dim) + ": the input has " + std::to_string(inputs[0].dim()) + " dimensions, 0 to " +
-                               std::to_string(inputs[0].dim() - 1) + ".");
+            throw InvalidInput(fmt::format("--shard {}: the input has {} dimensions, 0 to {}.", dim, inputs[0].dim(), inputs[0].dim() - 1));
         }
     }
 
@@ -329,7 +330,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
                            [&](std::int64_t dim) { return dim < input.dim() && input.size(dim) == inputs[0].size(dim); });
     };
 
-    // The serial run comes first and on one rank only: memory for it is needed once, and the model's random draws are the same in both.
+    // The serial run comes first and on one rank only: memory for it is needed once, and the model's random draws are
+    // the same in both.
     std::vector<std::pair<std::string, at::Tensor>> expected;
     if (world.rank() == 0) {
         std::vector<at::Tensor> leaves;
@@ -339,8 +341,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         } catch (const InvalidInput&) {
             throw;
         } catch (const std::exception& error) {
-            throw InvalidInput(request.model.string() + " does not run on " + request.input.string() +
-                               ", without sharding either: " + last_line(error_text(error)));
+            throw InvalidInput(fmt::format("{} does not run on {}, without sharding either: {}", request.model.string(), request.input.string(),
+                                           last_line(error_text(error))));
         }
     }
     mesh->all().barrier();
@@ -363,7 +365,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         const Recording recording(recorder);
         found = run(load(request, device), sharded, grad_output, request);
     } catch (const std::exception& error) {
-        // The interpreter between hides an error's own type, and shows its text last.
+        // TorchScript's interpreter hides the type of an error, and shows its text last.
         if (recorder.refusal.empty()) throw std::runtime_error(request.model.string() + " failed with sharded inputs: " + last_line(error_text(error)));
     }
     report.operators = std::move(recorder.operators);

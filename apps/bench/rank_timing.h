@@ -8,20 +8,20 @@
 
 namespace meshard {
 
-/// For an even number of values the upper of the two middle ones.
+/// Returns the median; for an even number of values the upper of the two middle ones.
 double median(std::vector<double> values);
 
-/// Returns when all that was queued on a device is done, which may be long after the host has queued it.
+/// Waits until all work that was queued on a device is done.
 void wait_for_device(const at::Device& device);
 
-/// Seconds of the clock on the wall, and those in which this process's threads computed.
+/// Wall-clock time, and CPU time of this process's threads.
 struct Seconds {
     double wall = 0, cpu = 0;
 };
 
 Seconds seconds_of(const std::function<void()>& work);
 
-/// Seconds of the slowest rank; all ranks start together. Collective.
+/// Runs `work` on all ranks, which start together, and returns the seconds of the slowest one. Collective.
 double seconds_together(const DeviceMesh& mesh, const std::function<void()>& work);
 
 }  // namespace meshard

@@ -9,6 +9,7 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -22,7 +23,8 @@ namespace {
 using Mesh = std::shared_ptr<const DeviceMesh>;
 using Work = std::function<void()>;
 
-/// `share`: the factor from the time of the plain work to that of a rank's share.
+/// Times plain and sharded work in pairs. `share` is the factor from the time of the plain work to that of a rank's
+/// share.
 ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats, double share, const Work& plain,
                       const Work& sharded)
 {
@@ -50,7 +52,7 @@ AxisLayout even_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
     return {Shard(dim), std::make_shared<Extents>(even_extents(n, mesh.num_ranks())), 1};
 }
 
-/// Rows in the ratio of seven on rank 0 to three on every other rank.
+/// Cuts rows in the ratio of seven on rank 0 to three on every other rank.
 AxisLayout uneven_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
 {
     Extents extents(mesh.num_ranks(), 3 * n / (3 * mesh.num_ranks() + 4));
@@ -82,15 +84,16 @@ ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
         [&] { run(sq, sk, sv); });
 }
 
-/// A spectral convolution of FNO on a cut grid against the same on the gathered grid, whose FFT every rank computes.
-/// @param shares_modes   each rank has the weights of its own modes only; gathered grids meet weights on all ranks
+/// Times a spectral convolution of FNO on a cut grid against the same on the gathered grid, whose FFT every rank
+/// computes.
+/// @param shares_modes   whether each rank has the weights of its own modes only; the gathered run has all weights
 ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std::vector<std::int64_t>& extents, std::int64_t num_modes, bool shares_modes)
 {
     constexpr std::int64_t kChannels = 32;
     torch::manual_seed(0);
     const std::vector<std::int64_t> modes(extents.size(), num_modes);
     SpectralConvolution whole(kChannels, modes), own(kChannels, modes);
-    torch::nn::ModuleList model(own);  // by whose names its parameters are cut
+    torch::nn::ModuleList model(own);  // gives the parameters the names by which they are cut
     std::optional<FullyShardedModule> sharded;
     if (shares_modes) sharded.emplace(fully_shard(*model, mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, mesh->num_ranks())}));
     std::vector<std::int64_t> shape{1, kChannels};
@@ -101,8 +104,8 @@ ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std:
         redistribute(whole->forward(redistribute(leaf, {Replicate()})), spec_of(grid)).square().sum().backward();
     };
     const auto as_cut = [&] { own->forward(grid.detach().requires_grad_()).square().sum().backward(); };
-    auto name = "spectral convolution, 32 channels, " + std::to_string(num_modes) + " modes, " + std::to_string(extents[0]);
-    for (std::size_t i = 1; i < extents.size(); ++i) name += " x " + std::to_string(extents[i]);
+    auto name = fmt::format("spectral convolution, 32 channels, {} modes, {}", num_modes, extents[0]);
+    for (std::size_t i = 1; i < extents.size(); ++i) name += fmt::format(" x {}", extents[i]);
     return compare(name + (shares_modes ? ", shared modes" : ""), "gathered", mesh, num_repeats, 1, gathered, as_cut);
 }
 
@@ -161,7 +164,7 @@ ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::st
     StepShape shape;
     shape.num_points = num_points;
     const auto times = time_training_step(shape, num_repeats, world);
-    return {"Transolver, " + std::to_string(num_points / 1000) + "k points",
+    return {fmt::format("Transolver, {}k points", num_points / 1000),
             kind,
             times.plain_seconds,
             times.sharded_seconds,

@@ -11,20 +11,22 @@ namespace meshard {
 
 /// The speed of the machine when all ranks work at the same time.
 struct MachineCeilings {
-    double sgemm_gflops = 0;          ///< of one rank, while all multiply
+    double sgemm_gflops = 0;          ///< speed of one rank, while all multiply
     double copy_gigabytes = 0;        ///< read and written per second by one rank, while all copy
-    double message_microseconds = 0;  ///< of an all-reduce of 8 bytes
+    double message_microseconds = 0;  ///< time of an all-reduce of 8 bytes
     double reduce_gigabytes = 0;      ///< per second, in an all-reduce of 4 MB
 };
 
 /// One workload, forward and backward.
 struct ScalingResult {
     std::string workload;
-    std::string kind;            ///< `strong`: one problem over all ranks; `weak`: the problem grows with the ranks; `gathered`: the same on gathered rows
-    double ceiling_seconds = 0;  ///< of plain runs without communication, each with a rank's share of the work, on all ranks at once
+    /// `strong`: one problem over all ranks; `weak`: the problem grows with the ranks; `gathered`: the same on gathered
+    /// rows.
+    std::string kind;
+    double ceiling_seconds = 0;  ///< plain runs of a rank's share, without communication, on all ranks at once
     double sharded_seconds = 0;
     double efficiency = 0;          ///< median of the pairs' ratios ceiling / sharded
-    std::int64_t num_messages = 0;  ///< of one rank in one run
+    std::int64_t num_messages = 0;  ///< sent by one rank in one run
     std::int64_t message_bytes = 0;
 };
 
@@ -36,10 +38,12 @@ struct ScalingReport {
     std::vector<ScalingResult> results;
 };
 
-/// Times ring attention (even and uneven shards), a vision transformer, and a Transolver of two sizes. Plain and sharded runs alternate; results are medians
-/// of the slowest rank's times. The plain share of a rank is: for attention, its queries with all keys; for the vision transformer, the time of the whole
-/// divided by the number of ranks; for the Transolver, its points. A spectral convolution is compared with itself on a gathered grid: no ceiling, but what it
-/// saves. Collective over all ranks of `world`; every rank gets the same results but for its messages.
+/// Times ring attention (even and uneven shards), a vision transformer, and a Transolver of two sizes. Plain and
+/// sharded runs alternate; results are medians of the slowest rank's times. The plain share of a rank is: for
+/// attention, its queries with all keys; for the vision transformer, the time of the whole divided by the number of
+/// ranks; for the Transolver, its points. A spectral convolution is compared with itself on a gathered grid, which is
+/// no ceiling but shows what the cut saves. Collective over all ranks of `world`; every rank gets the same results but
+/// for its messages.
 ScalingReport measure_scaling(int num_repeats, World& world);
 
 }  // namespace meshard

@@ -25,7 +25,8 @@ using c10d::Work;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using Tensors = std::vector<at::Tensor>;
 
-/// Work of shared memory with what DistributedDataParallel asks for: a future, which waits for the messages when it is taken.
+/// Adds to the work of shared memory the future that DistributedDataParallel asks for. Taking the future waits for the
+/// messages.
 class WorkWithFuture : public Work {
 public:
     WorkWithFuture(c10::intrusive_ptr<Work> inner, Tensors tensors) : inner_(std::move(inner)), tensors_(std::move(tensors)) {}
@@ -47,7 +48,7 @@ private:
     Tensors tensors_;
 };
 
-/// Where tensors go by way of the host: copies there, brought back when the messages have come.
+/// Copies tensors to the host for a collective, and brings the results back when the messages have come.
 class HostCopies {
 public:
     explicit HostCopies(bool copies) : copies_(copies) {}
@@ -86,8 +87,9 @@ private:
     Tensors tensors_, here_;
 };
 
-/// torch.distributed's backend `meshard`: what shared memory can do goes through it, the rest (and all, where ranks are on several hosts) through `others`.
-/// Both have connections of their own, so that their messages never meet. Tensors of GPUs go over NCCL, or by way of the host where ranks share a GPU.
+/// torch.distributed's backend `meshard`. Collectives that shared memory can do go through it, the rest (and all, where
+/// ranks are on several hosts) through `others`. Both have connections of their own, so that their messages never meet.
+/// Tensors of GPUs go over NCCL, or by way of the host where ranks share a GPU.
 class TorchBackend : public c10d::Backend {
 public:
     TorchBackend(int rank, int size, BackendPtr memory, BackendPtr others, BackendPtr devices)
@@ -233,7 +235,7 @@ public:
             return backend.alltoall(to, from, options);
         });
     }
-    // Two ranks alone take part, so that a transport that all must connect to cannot wait for them: by way of the host.
+    // Tensors go by way of the host: a device transport is connected by all ranks, and here only two take part.
     c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override
     {
         return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::send, to, tag); });
@@ -256,7 +258,7 @@ private:
         return here.brought_back(call(*others_, here));
     }
 
-    /// A collective by what carries tensors of the device of `first`: its own transport, or torch's on the host.
+    /// Runs a collective on the transport of the device of `first`, or by way of the host if it has none.
     template <class Call>
     c10::intrusive_ptr<Work> served(const at::Tensor& first, const Call& call)
     {
@@ -278,7 +280,8 @@ private:
         return c10::make_intrusive<WorkWithFuture>(std::move(work), tensors);
     }
 
-    /// Transports take the bytes from the first number on: what is not contiguous goes through a copy, without overlap with other work.
+    /// Runs a collective on contiguous copies of tensors that are not, since transports take the bytes from the first
+    /// number on. Then it does not overlap with other work.
     template <class Collective>
     static c10::intrusive_ptr<Work> contiguous(Tensors& tensors, const Collective& collective)
     {

@@ -15,16 +15,17 @@
 
 namespace meshard {
 
-/// A device mesh as Python holds it: pybind11 has no pointers to const.
+/// Holds a device mesh for Python, since pybind11 has no pointers to const.
 struct PythonMesh {
     std::shared_ptr<const DeviceMesh> mesh;
-    c10::intrusive_ptr<c10d::Backend> carrier = nullptr;  ///< of all ranks; null for one rank, and for a part of another mesh
+    c10::intrusive_ptr<c10d::Backend> carrier = nullptr;  ///< backend of all ranks; null for one rank or a sub-mesh
 };
 
-/// Host and process of each rank, for messages and to notice one that has ended. Collective.
+/// Returns host and process of each rank, by which messages name it and others notice that it has ended. Collective.
 std::vector<std::string> process_names(c10d::Store& store, int rank, int size);
 
-/// Waiting for other ranks must not keep this process's other Python threads waiting.
+/// Releases Python's lock during a call, so that waiting for other ranks does not stop this process's other Python
+/// threads.
 using WithoutGil = pybind11::call_guard<pybind11::gil_scoped_release>;
 
 // Each adds its functions and classes to the module `meshard._core`.

@@ -4,6 +4,7 @@
 #include "sharding/transport/device_transport.h"
 #include "sharding/transport/shared_memory_backend.h"
 
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -24,9 +25,10 @@ namespace {
 
 using GroupsByAxis = std::map<std::string, c10d::ProcessGroup*>;
 
-/// Groups that torch.distributed has made, by the name of their axis; `all` is that of all ranks: for tensors of the CPU, and those for tensors of devices.
-/// Ranks of a group that share a host talk through memory instead, and GPUs by connections of their own, which `store` helps them to find; without a store all
-/// is left to torch's transports. Tensors of devices for which there is none, or which ranks share, go by way of the host.
+/// Makes rank groups from the process groups of torch.distributed, which are given by the name of their axis (`all` for
+/// all ranks), for tensors of the CPU and for tensors of devices. With a store, ranks on one host communicate through
+/// shared memory, and GPUs by their own transports, whose connections they make with the store; without a store torch's
+/// transports carry everything. Tensors of a device that has no transport, or that ranks share, go by way of the host.
 class ProcessGroups : public GroupFactory {
 public:
     ProcessGroups(int rank, int size, const GroupsByAxis& groups, const GroupsByAxis& device_groups, c10d::Store* store, std::chrono::milliseconds time_limit)
@@ -46,16 +48,16 @@ public:
         if (found == backends_.end()) throw InvalidInput("DeviceMesh: there is no process group for the axis '" + axis + "'.");
         const auto backend = found->second;
         if (backend->getSize() != static_cast<int>(ranks.size())) {
-            throw InvalidInput("DeviceMesh: the process group of the axis '" + axis + "' has " + std::to_string(backend->getSize()) + " ranks, the mesh has " +
-                               std::to_string(ranks.size()) + ".");
+            throw InvalidInput(
+                fmt::format("DeviceMesh: the process group of the axis '{}' has {} ranks, the mesh has {}.", axis, backend->getSize(), ranks.size()));
         }
         if (!store_) {
             const auto own = device_backends_.find(axis);
             carrier_ = own == device_backends_.end() ? by_way_of_host(backend) : with_device_backend(backend, c10::DeviceType::CUDA, own->second);
             return {carrier_, axis, std::move(counter)};
         }
-        static std::map<std::string, int> made;  // the same axis may be made more than once, and each needs keys of its own
-        const auto own = c10::make_intrusive<c10d::PrefixStore>("meshard/" + name + "#" + std::to_string(made[name]++), store_);
+        static std::map<std::string, int> made;  // an axis made again needs other keys
+        const auto own = c10::make_intrusive<c10d::PrefixStore>(fmt::format("meshard/{}#{}", name, made[name]++), store_);
         const auto names = process_names(*own, backend->getRank(), backend->getSize());
         const auto shared =
             connect_shared_memory(own, backend->getRank(), backend->getSize(), time_limit_, [names](int rank) { return has_ended(names[rank]); });
@@ -69,13 +71,13 @@ public:
 
 private:
     int rank_, size_;
-    c10::intrusive_ptr<c10d::Backend> carrier_;  // of the last group that was made; all are of one kind
+    c10::intrusive_ptr<c10d::Backend> carrier_;  // backend of the last group that was made; all are of one kind
     c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds time_limit_;
     std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_, device_backends_;
 };
 
-/// Meshes that are alive, newest last: a tensor that comes back from a file looks for the one that it lay on.
+/// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the one that it was saved from.
 std::vector<std::weak_ptr<const DeviceMesh>> living_meshes;
 
 PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh)
@@ -134,7 +136,7 @@ std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, st
     const auto num_axes = mesh.mesh->num_axes();
     const auto axis = std::get<std::int64_t>(dim);
     if (axis < -num_axes || axis >= num_axes) {
-        throw InvalidInput("DeviceMesh: there is no axis " + std::to_string(axis) + " among " + std::to_string(num_axes) + ".");
+        throw InvalidInput(fmt::format("DeviceMesh: there is no axis {} among {}.", axis, num_axes));
     }
     return axis < 0 ? axis + num_axes : axis;
 }
@@ -143,9 +145,9 @@ std::string describe(const PythonMesh& mesh)
 {
     std::string text;
     for (std::int64_t a = 0; a < mesh.mesh->num_axes(); ++a) {
-        text += (a ? ", " : "") + mesh.mesh->axis_names()[a] + "=" + std::to_string(mesh.mesh->size(a));
+        text += fmt::format("{}={}, ", mesh.mesh->axis_names()[a], mesh.mesh->size(a));
     }
-    return "DeviceMesh(" + text + ", rank " + std::to_string(mesh.mesh->all().rank()) + ")";
+    return fmt::format("DeviceMesh({}rank {})", text, mesh.mesh->all().rank());
 }
 
 using Dim = std::variant<std::int64_t, std::string>;
@@ -156,11 +158,11 @@ std::vector<std::string> process_names(c10d::Store& store, int rank, int size)
 {
     char host[256] = {};
     gethostname(host, sizeof host - 1);
-    const auto own = std::string(host) + ":" + std::to_string(getpid());
-    store.set("process." + std::to_string(rank), std::vector<std::uint8_t>(own.begin(), own.end()));
+    const auto own = fmt::format("{}:{}", host, getpid());
+    store.set(fmt::format("process.{}", rank), std::vector<std::uint8_t>(own.begin(), own.end()));
     std::vector<std::string> names;
     for (int r = 0; r < size; ++r) {
-        const auto bytes = store.get("process." + std::to_string(r));
+        const auto bytes = store.get(fmt::format("process.{}", r));
         names.emplace_back(bytes.begin(), bytes.end());
     }
     return names;

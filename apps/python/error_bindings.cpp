@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace meshard {
 namespace {
 
-/// Classes of Python for ours; they live as long as the process.
+/// Python's classes of meshard's errors, which live as long as the process.
 struct ErrorTypes {
     PyObject* error = nullptr;
     PyObject* invalid_input = nullptr;
@@ -37,7 +37,7 @@ PyObject* make_type(py::module_& module, const char* name, const char* doc, PyOb
     return type;
 }
 
-/// What torch makes a MissingShardRule of Python from.
+/// An error that torch turns into Python's MissingShardRule.
 struct RefusedOperator : torch::PyTorchError {
     using torch::PyTorchError::PyTorchError;
     PyObject* python_type() override { return error_types().missing_rule; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module `meshard._meshes`: meshes, their files and their parts as arrays of numpy. Free of torch, and loaded at its first use.
+// The module `meshard._meshes` has meshes, their files and their parts as arrays of numpy. It is free of torch, and
+// loaded at its first use.
 #include "io/bytes/read_warnings.h"
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
@@ -36,7 +37,7 @@ using WithoutGil = py::call_guard<py::gil_scoped_release>;
 using SharedMesh = std::shared_ptr<Mesh>;
 using SharedPart = std::shared_ptr<Subdomain>;
 
-/// An array of numpy on values that `owner` keeps alive, not to be written to: others may share them.
+/// Makes a read-only numpy array of values that `owner` keeps alive and that others may share.
 template <class T>
 py::array view_of(const T* values, std::vector<py::ssize_t> shape, const py::handle& owner)
 {
@@ -99,7 +100,7 @@ DataArray from_numpy(const std::string& name, const py::array& array)
                            owner);
 }
 
-/// An array of numpy, or a list of texts.
+/// Converts an array of numpy, or a list of texts.
 DataArray from_python(const std::string& name, const py::handle& values)
 {
     if (py::isinstance<py::list>(values)) return DataArray::from_strings(name, values.cast<std::vector<std::string>>());
@@ -231,7 +232,7 @@ SurfaceForces surface_forces(const SharedMesh& mesh, const std::vector<double>& 
     return integrate_forces(area_vectors(*mesh), surface_centroids(*mesh), pressures, tractions, centre);
 }
 
-/// Whether the mesh is a cloud of points, and the rows of each part that are its own, from the manifest alone.
+/// Reads from the manifest whether the mesh is a cloud of points, and how many rows each part owns.
 std::pair<bool, std::vector<std::int64_t>> rows_of_parts(const std::filesystem::path& folder)
 {
     const auto manifest = read_manifest(folder);
@@ -240,7 +241,7 @@ std::pair<bool, std::vector<std::int64_t>> rows_of_parts(const std::filesystem::
     return {manifest.num_cells == 0, rows};
 }
 
-/// Centroids of the cells, (cells, 3).
+/// Returns the centroids of the cells, (cells, 3).
 py::array_t<double> centroids(const SharedMesh& mesh)
 {
     std::vector<Vector3> found;

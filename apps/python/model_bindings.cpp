@@ -12,6 +12,8 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -27,7 +29,8 @@ namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A model of the library as Python holds it. Its parameters are the very tensors that Python gets, so that optimisers and files of Python change them.
+/// Holds a model of the library for Python. Its parameters are the very tensors that Python gets, so that optimisers
+/// and files of Python change them.
 class PythonModel {
 public:
     PythonModel(const std::string& name, const std::string& arguments) : model_(make_model(name, nlohmann::json::parse(arguments))) {}
@@ -58,14 +61,15 @@ public:
         return model_.forward({embedding, positions, constants.value_or(at::Tensor()), at::Tensor()});
     }
 
-    /// nodes (N, C), edges (E, D) and edge_index (2, E), whose graph is found once for each layout of the nodes.
+    /// Runs MeshGraphNet on nodes (N, C), edges (E, D) and edge_index (2, E), whose graph is found once for each layout
+    /// of the nodes.
     at::Tensor of_graph(const at::Tensor& nodes, const at::Tensor& edges, const at::Tensor& edge_index)
     {
         auto& model = architecture<MeshGraphNetImpl>();
         if (edge_index.dim() != 2) throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
         if (edges.dim() != 2 || edges.size(0) != edge_index.size(-1)) {
-            throw InvalidInput("MeshGraphNet: expected a row of edge_features for each of the " + std::to_string(edge_index.size(-1)) +
-                               " edges, found the shape " + c10::str(edges.sizes()) + ".");
+            throw InvalidInput(fmt::format("MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.", edge_index.size(-1),
+                                           c10::str(edges.sizes())));
         }
         auto& graphs = graphs_.of(edge_index, [] { return std::make_shared<std::vector<KeptGraph>>(); });
         std::erase_if(*graphs, [&](const KeptGraph& one) { return one.version != edge_index._version(); });
@@ -84,9 +88,9 @@ public:
 
 private:
     struct KeptGraph {
-        SpecPtr layout;  // of the nodes
+        SpecPtr layout;  // layout of the nodes
         std::int64_t num_nodes;
-        std::int64_t version;  // of the list, which counts writes to it
+        std::int64_t version;  // counts writes to the list of edges
         MeshGraph graph;
         at::Tensor edges;
     };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module `meshard._core`. A sharded tensor is an at::Tensor, so that Python sees a torch.Tensor, and every operator on it goes through torch's own
-// bindings; what is bound here is only how such tensors are made, looked at and taken apart. The functions that users call are in meshard/*.py.
+// The module `meshard._core`. A sharded tensor is an at::Tensor, so that Python sees a torch.Tensor, and every operator
+// on it goes through torch's own bindings; only functions that make, inspect and gather such tensors are bound here.
+// The functions that users call are in meshard/*.py.
 #include "apps/python/bindings.h"
 
 PYBIND11_MODULE(_core, module)

@@ -16,7 +16,7 @@ namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A module as C++ wants it, of parameters and buffers that modules of Python own: the tensors are the same, and so are their names.
+/// A C++ module with the parameters and buffers of a Python module: the tensors are the same, and so are their names.
 class ParameterTree : public torch::nn::Module {
 public:
     ParameterTree() = default;
@@ -53,7 +53,7 @@ std::unique_ptr<ReplicatedModule> replicate_parameters(const NamedTensors& param
     return std::make_unique<ReplicatedModule>(replicate(*module, mesh.mesh, options));
 }
 
-/// `units`: names of the submodules whose parameters are gathered together.
+/// @param units   names of the submodules whose parameters are gathered together
 std::unique_ptr<FullyShardedModule> fully_shard_parameters(const NamedTensors& parameters, const NamedTensors& buffers, const PythonMesh& mesh,
                                                            const std::set<std::string>& units, bool over_all_axes, bool overlaps)
 {

@@ -9,6 +9,8 @@
 #include "partition/ghosts/index_map.h"
 #include "sharding/exchange/exchange_plan.h"
 
+#include <fmt/core.h>
+
 #include <limits>
 #include <memory>
 #include <string>
@@ -48,7 +50,7 @@ SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces,
     return signed_distance(vertices, faces, queries, options);
 }
 
-/// Who sends which rows to whom, as Python holds it.
+/// Holds an exchange plan for Python, since pybind11 has no pointers to const.
 struct PythonGhostPlan {
     std::shared_ptr<const ExchangePlan> plan;
 };
@@ -61,10 +63,9 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
     IndexMap map;
     for (const auto& of_rank : group.all_gather_integers(own)) {
         if (of_rank[0] < 0) {
-            throw InvalidInput("GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of ghost_owners; on a rank they do not fit" +
-                               (fits ? std::string(".")
-                                     : ": there are " + std::to_string(global_ids.size()) + " ids, " + std::to_string(num_owned) + " owned rows and " +
-                                           std::to_string(ghost_owners.size()) + " owners of ghosts."));
+            throw InvalidInput(
+                "GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of ghost_owners; on a rank they do not fit" +
+                (fits ? "." : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.", global_ids.size(), num_owned, ghost_owners.size())));
         }
         map.num_global += of_rank[0];
     }

@@ -8,6 +8,8 @@
 #include "sharding/tensor/rule_table.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -27,20 +29,19 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
     const bool is_negative = std::any_of(given.begin(), given.end(), [](auto n) { return n < 0; });
     if (static_cast<std::int64_t>(given.size()) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
     std::string found;
-    for (const auto n : given) found += (found.empty() ? "" : ", ") + std::to_string(n);
-    throw InvalidInput("extents: expected one number for each of the " + std::to_string(mesh.size(axis)) + " ranks of the axis '" + mesh.axis_names()[axis] +
-                       "', none negative" + (total ? ", which add up to the " + std::to_string(*total) + " entries of dimension " + std::to_string(dim) : "") +
-                       "; found [" + found + "].");
+    for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);
+    throw InvalidInput(fmt::format("extents: expected one number for each of the {} ranks of the axis '{}', none negative{}; found [{}].", mesh.size(axis),
+                                   mesh.axis_names()[axis], total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found));
 }
 
-/// The layout of a whole of `sizes`; even extents where none are given.
+/// Makes the layout of a whole tensor of `sizes`, with even extents where none are given.
 SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placements, const AxisExtents& extents, std::optional<c10::IntArrayRef> sizes)
 {
     const auto num_axes = static_cast<std::size_t>(mesh.mesh->num_axes());
     if (placements.size() != num_axes || (!extents.empty() && extents.size() != num_axes)) {
-        throw InvalidInput("placements: expected one (and, with extents, one list of extents or None) for each of the " + std::to_string(num_axes) +
-                           " axes of the device mesh; found " + std::to_string(placements.size()) + " placements" +
-                           (extents.empty() ? "" : " and " + std::to_string(extents.size()) + " entries of extents") + ".");
+        throw InvalidInput(fmt::format("placements: expected one (and, with extents, one list of extents or None) for each of the {} axes of the device mesh; "
+                                       "found {} placements{}.",
+                                       num_axes, placements.size(), extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size())));
     }
     std::vector<AxisLayout> axes(num_axes);
     for (std::size_t a = 0; a < num_axes; ++a) {
@@ -63,8 +64,9 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
     return make_spec(mesh.mesh, axes);
 }
 
-/// Operators of other libraries, of Python's too (torch.library.custom_op), that say they work on any device and would look for the memory of a whole that is
-/// nowhere: every rank gathers their arguments instead. The table's fallback serves only those registered for one device. Each operator once.
+/// Registers the rule that gathers all arguments, once for each operator of another library (also
+/// torch.library.custom_op) that says it works on any device: its kernel would read the memory of a whole tensor, which
+/// a sharded one does not have. The rule table's fallback serves only operators registered for one device.
 void gather_foreign_operators()
 {
     static const std::set<std::string> own = {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "meshard"};
@@ -121,13 +123,14 @@ std::vector<Placement> placements_of(const at::Tensor& tensor)
     return placements;
 }
 
-/// This rank's part as it lies, without reducing or gathering.
+/// Returns this rank's part as it lies, without reducing or gathering.
 at::Tensor held_part(const at::Tensor& tensor)
 {
     return local_of(tensor).detach();
 }
 
-/// A layout as Python's own types, for files: of each axis the kind, reduction, dimension, extents (None where it is not cut) and blocks.
+/// The layout of one axis in Python's own types, for files: kind, reduction, dimension, extents (None where it is not
+/// cut) and blocks.
 using PortableAxis = std::tuple<int, int, std::int64_t, std::optional<Extents>, std::int64_t>;
 
 std::vector<PortableAxis> portable_layout(const at::Tensor& tensor)
@@ -140,7 +143,9 @@ std::vector<PortableAxis> portable_layout(const at::Tensor& tensor)
     return axes;
 }
 
-/// The inverse: this rank's part with that layout, of a whole with these sizes and strides. @throws InvalidInput where they do not fit
+/// Makes a sharded tensor of this rank's part from what `portable_layout` returned, and from sizes and strides of the
+/// whole.
+/// @throws InvalidInput where they do not fit
 at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, const std::vector<PortableAxis>& axes, const std::vector<std::int64_t>& sizes,
                                 const std::vector<std::int64_t>& strides)
 {
@@ -181,7 +186,7 @@ void set_policy(const std::string& policy)
         throw InvalidInput("set_gather_policy: expected 'silent', 'warn' or 'refuse', found '" + policy + "'.");
 }
 
-/// Keeps what the rule table reports.
+/// Keeps the events that the rule table reports.
 class Recorder : public RuleObserver {
 public:
     void called(const RuleEvent& event) override { events.push_back(event); }
@@ -231,7 +236,7 @@ void bind_recorder(py::module_& module)
         .def_readonly("num_messages", &RuleEvent::num_messages)
         .def_readonly("num_bytes", &RuleEvent::num_bytes)
         .def_readonly("gathered", &RuleEvent::gathered)
-        .def("__repr__", [](const RuleEvent& e) { return e.op + ": " + e.inputs + " -> " + e.outputs + ", " + std::to_string(e.num_messages) + " messages"; });
+        .def("__repr__", [](const RuleEvent& e) { return fmt::format("{}: {} -> {}, {} messages", e.op, e.inputs, e.outputs, e.num_messages); });
     py::class_<Recorder>(module, "Recorder", "What record_rules gives.")
         .def(py::init<>())
         .def("start", [](Recorder& r) { set_rule_observer(&r); })
@@ -243,7 +248,7 @@ void bind_recorder(py::module_& module)
 
 std::vector<at::Tensor> recomputed(const py::function& function, const std::vector<at::Tensor>& inputs)
 {
-    // The function is called again in backward, by a thread of autograd's: its last reference may go there, too.
+    // Backward calls the function again in a thread of autograd, which may drop its last reference, too.
     const auto held = std::shared_ptr<py::function>(new py::function(function), [](py::function* last) {
         const py::gil_scoped_acquire gil;
         delete last;

@@ -8,6 +8,7 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -20,9 +21,9 @@
 namespace meshard {
 namespace {
 
-constexpr int kCaseNumbers = 20 + ShapeSums::kNumbers;  // of a case besides those of its channels and its bounds, all of them sums
+constexpr int kCaseNumbers = 20 + ShapeSums::kNumbers;  // sums of a case besides those of its channels
 constexpr int kBounds = 6;
-constexpr int kKeptVersion = 2;  // to be raised when the same case would have other figures
+constexpr int kKeptVersion = 2;  // to be raised by a change that gives the same case other figures
 
 std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::array<double, 3>& counts)
 {
@@ -38,7 +39,7 @@ std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::arra
     return numbers;
 }
 
-/// All numbers of a case in one row: sums, bounds, then of each channel sum, squares, low, high.
+/// Returns all numbers of a case in one row: sums, bounds, then sum, squares, low and high of each channel.
 std::vector<double> numbers_of(CaseFigures figures)
 {
     std::array<double, 3> counts{static_cast<double>(figures.num_rows), static_cast<double>(figures.num_cells_without_area), figures.is_surface ? 1.0 : 0.0};
@@ -69,13 +70,13 @@ std::filesystem::path kept_file(const std::filesystem::path& stored)
     return stored / "figures.json";
 }
 
-/// The folder's name is in it: the figures of another case do not count.
+/// Hashes the folder's name too, so that a file copied from another case is not accepted.
 std::string hash_of(const nlohmann::json& numbers, const std::filesystem::path& stored)
 {
     return hash_text(xxh64_of_text(stored.filename().string() + " " + numbers.dump()));
 }
 
-/// What a case's figures.json says; nothing if there is none, or none that is whole.
+/// Reads the numbers of a case's figures.json; nothing if the file is missing or damaged.
 std::optional<std::vector<double>> read_kept(const std::filesystem::path& stored, std::size_t num_numbers)
 {
     std::ifstream file(kept_file(stored), std::ios::binary);
@@ -91,17 +92,18 @@ std::optional<std::vector<double>> read_kept(const std::filesystem::path& stored
 
 void keep(const std::filesystem::path& stored, const std::vector<double>& numbers)
 {
-    if (!std::ranges::all_of(numbers, [](double one) { return std::isfinite(one); })) return;  // of a case without rows
+    // A case without rows has no lowest value, and is not kept.
+    if (!std::ranges::all_of(numbers, [](double one) { return std::isfinite(one); })) return;
     const nlohmann::json list = numbers;
     const nlohmann::json json{{"format", "meshard case figures"}, {"version", kKeptVersion}, {"numbers", list}, {"hash", hash_of(list, stored)}};
     try {
         write_file_atomically(kept_file(stored), json.dump() + "\n");
     } catch (const IoError&) {
-        // a store that may only be read: they are computed again the next time
+        // The store is read-only: the figures are computed again next time.
     }
 }
 
-/// Values of a field at the cells of a part: its own, or the means over their corners.
+/// Gives the values of a field at the cells of a part: those of the cells, or the means over their corners.
 class ValuesOfCells {
 public:
     ValuesOfCells(const Mesh& mesh, const DataArray& array, bool on_cells)
@@ -183,8 +185,8 @@ void add_channels_of_part(CaseFigures& figures, const Subdomain& part, const Dat
         const auto values = array.to_doubles();
         const auto width = static_cast<std::size_t>(layout.channels[f]);
         if (array.num_components() != layout.channels[f]) {
-            throw InvalidInput(where + ": the array '" + array.name() + "' has " + std::to_string(array.num_components()) + " components; expected " +
-                               std::to_string(width) + ", as in the first training case.");
+            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; expected {}, as in the first training case.", where, array.name(),
+                                           array.num_components(), width));
         }
         for (std::size_t i = 0; i < static_cast<std::size_t>(num_rows) * width; ++i) {
             auto& channel = figures.channels[first + i % width];
@@ -205,7 +207,8 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
     const auto num_channels = layout.num_channels();
     const auto num_cases = static_cast<std::int64_t>(shards.size());
     auto sums = torch::zeros({num_cases, kCaseNumbers + 2 * num_channels}, torch::kDouble);
-    auto bounds = torch::full({num_cases, 2 * num_channels}, -infinity, torch::kDouble);  // -low, high: the largest over ranks
+    // The bounds are -low and high, so that one maximum over the ranks finds both.
+    auto bounds = torch::full({num_cases, 2 * num_channels}, -infinity, torch::kDouble);
     std::int64_t turn = 0;
     std::vector<CaseFigures> all(shards.size());
     for (std::int64_t i = 0; i < num_cases; ++i) {
@@ -255,7 +258,8 @@ std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path
                                            const JudgedFields& layout, const RankGroup& ranks)
 {
     const auto num_cases = static_cast<std::int64_t>(stored.size()), num_numbers = kCaseNumbers + kBounds + 4 * layout.num_channels();
-    // Ranks share out the reading, and agree on what was found: a file may appear between two looks. First of a row: whether there is one.
+    // Ranks share out the reading and agree on what was found, since a file may appear between two reads. The first
+    // number of a row says whether the case was found.
     auto found = torch::zeros({num_cases, 1 + num_numbers}, torch::kDouble);
     const auto row_of = [&](std::int64_t i) { return std::span(found.data_ptr<double>() + i * (1 + num_numbers), static_cast<std::size_t>(1 + num_numbers)); };
     for (std::int64_t i = ranks.rank(); i < num_cases; i += ranks.size()) {

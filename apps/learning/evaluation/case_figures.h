@@ -14,9 +14,9 @@
 
 namespace meshard {
 
-/// Sums over the true fields of one case: what can be said of its data before a model has seen them.
+/// Sums over the true fields of one case, by which its data are judged before a model is trained.
 struct CaseFigures {
-    /// Of one channel, over the case's rows (cells or points).
+    /// Sums of one channel over the rows (cells or points) of the case.
     struct Channel {
         double sum = 0, squares = 0;  ///< sum t, t^2
         double low = 0, high = 0;     ///< least and largest t
@@ -24,23 +24,25 @@ struct CaseFigures {
 
     std::int64_t num_rows = 0;
     std::int64_t num_cells_without_area = 0;
-    bool is_surface = false;                       ///< made of polygons: it has area vectors
-    ForceSums forces;                              ///< of the truth alone; on points a cell has the mean of its corners
-    ShapeSums shape;                               ///< of the cells
-    std::array<double, 6> bounds{};                ///< of the points: x, y and z, each lowest then highest
+    bool is_surface = false;  ///< whether it is made of polygons, which have area vectors
+    ForceSums forces;         ///< forces of the true fields; those on points are averaged over a cell's corners
+    ShapeSums shape;
+    std::array<double, 6> bounds{};                ///< box of the points: x, y and z, each lowest then highest
     double shear_size = 0;                         ///< sum |tau| A
-    double normals_along = 0, normals_length = 0;  ///< sum n.a, |n| A of the array of normals; 0 where there is none
+    double normals_along = 0, normals_length = 0;  ///< sum n.a, sum |n| A of the array of normals; 0 without one
     std::vector<Channel> channels;                 ///< in the order of the fields
 };
 
-/// Of each case, from the parts of its shards folder, which the ranks share out: each part is read once, by one rank. The same on every rank. Collective.
+/// Computes the figures of each case from the parts in its shards folder. Ranks share out the parts, each of which is
+/// read once; the result is the same on every rank. Collective.
 /// @throws IoError for a folder that cannot be read; InvalidInput for a missing array
 std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> shards, const DataConfig& data, const JudgedFields& layout,
                                       const RankGroup& ranks);
 
-/// The same, each case's kept in figures.json of its folder in the store (apps/learning/store/case_store.h), whose name stands for all that they depend on:
-/// read there, and computed only where the file is missing or damaged. A folder that cannot be written is left as it is. Collective.
-/// @param stored   of each case its folder in the store
+/// As `case_figures`, but reads the figures of each case from figures.json in its folder of the store
+/// (apps/learning/store/case_store.h), whose name stands for all that they depend on. Figures whose file is missing or
+/// damaged are computed, and written there unless the folder is read-only. Collective.
+/// @param stored   folder of each case in the store
 std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored, std::span<const std::filesystem::path> shards, const DataConfig& data,
                                            const JudgedFields& layout, const RankGroup& ranks);
 

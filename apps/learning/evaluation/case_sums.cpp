@@ -18,7 +18,7 @@ namespace meshard {
 namespace {
 
 constexpr const char* kGeometry = "meshard:geometry";  // array with the rows of `row_geometry`
-constexpr std::int64_t kRowsAtOnce = 1 << 18;          // so that the copies in double take little memory
+constexpr std::int64_t kRowsAtOnce = 1 << 18;          // few enough that their copies in double take little memory
 
 /// Area vector, centroid and size of each cell.
 struct CellNumbers {
@@ -32,7 +32,7 @@ CellNumbers cell_numbers(const Mesh& mesh)
     if (has_solids) {
         auto measures = cell_measures(mesh);
         for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
-            if (cell_dimension(mesh.cell_types[cell]) != 3) measures.sizes[cell] = 0;  // polygons of its walls have no volume
+            if (cell_dimension(mesh.cell_types[cell]) != 3) measures.sizes[cell] = 0;  // walls have no volume
         }
         return {std::vector<Vector3>(mesh.num_cells()), std::move(measures.centroids), std::move(measures.sizes)};
     }
@@ -56,7 +56,7 @@ std::array<double*, ForceSums::kNumbers> places_of(ForceSums& sums)
 static_assert(sizeof(ChannelSums) == ChannelSums::kNumbers * sizeof(double));
 static_assert(sizeof(MagnitudeSums) == 2 * sizeof(double));
 
-/// (12) or (C, 12): the sums of channels over some rows.
+/// Returns the sums of each channel over some rows, (C, 12), in the order of `ChannelSums`.
 at::Tensor channel_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor& measure, const at::Tensor& guess)
 {
     const auto d = y - t, missed = guess - t;
@@ -67,18 +67,18 @@ at::Tensor channel_sums(const at::Tensor& y, const at::Tensor& t, const at::Tens
                         1);
 }
 
-/// (20), in the order of `places_of`.
+/// Returns the force sums over some rows, (20), in the order of `places_of`.
 at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor& geometry, const JudgedFields& layout)
 {
     const auto a = geometry.narrow(1, 0, 3), x = geometry.narrow(1, 3, 3);
-    const auto area = geometry.narrow(1, 6, 1) * a.abs().sum(1, true).gt(0);  // of solids it is a volume, on which no force acts
+    const auto area = geometry.narrow(1, 6, 1) * a.abs().sum(1, true).gt(0);  // the volume of a solid counts as 0
     const auto none = torch::zeros({3}, t.options());
     const auto pressure = [&](const at::Tensor& field) { return layout.pressure < 0 ? none : (field.narrow(1, layout.pressure, 1) * a).sum(0); };
     const auto shear = [&](const at::Tensor& field) { return layout.shear < 0 ? none : (field.narrow(1, layout.shear, 3) * area).sum(0); };
     return torch::cat({pressure(t), shear(t), pressure(y), shear(y), a.sum(0), (x * area).sum(0), (x * a).sum().reshape({1}), area.sum().reshape({1})});
 }
 
-/// `f(y, t, geometry)` for pieces of the rows, in double on the host.
+/// Calls `f(y, t, geometry)` with pieces of the rows, in double on the host.
 template <class F>
 void for_pieces(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, F&& f)
 {
@@ -139,7 +139,7 @@ at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, st
     const auto manifest = read_manifest(shards);
     std::size_t num_found = 0;
     for (std::int32_t i = 0; i < manifest.num_parts(); ++i) {
-        if (on_cells && num_found == ids.size()) break;  // a point has shares of the cells of several parts
+        if (on_cells && num_found == ids.size()) break;  // a point adds up its shares of cells in several parts
         const auto subdomain = load_subdomain(shards, manifest, (first_part + i) % manifest.num_parts());
         const auto& map = on_cells ? subdomain.cells : subdomain.points;
         const auto rows = row_geometry(subdomain.mesh, on_cells);

@@ -4,9 +4,10 @@
 #include "apps/console/text_table.h"
 #include "partition/mesh/vector_algebra.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -15,37 +16,28 @@ namespace meshard {
 namespace {
 
 constexpr double kClosure = 0.01, kClosureShare = 0.03;  // by how much a coefficient may miss the table's
-constexpr double kShareClosed = 0.9;                     // of the cases, that a guess must close to be named
-constexpr double kOutward = 0.02;                        // least |sum (x - c).a| / A^1.5 that says where normals point; of a ball it is 0.28
-constexpr double kAlong = 0.05;                          // least |sum tau.e A| / sum |tau| A that says the sign of shear
-constexpr double kFarOff = 20;                           // standard deviations
-constexpr double kSame = 1e-9;                           // relative difference of sums of the same numbers in another order
+constexpr double kShareClosed = 0.9;                     // share of the cases that a guess must close to be named
+constexpr double kOutward = 0.02;                        // least |sum (x - c).a| / A^1.5 that is clear; a ball has 0.28
+constexpr double kAlong = 0.05;                          // least |sum tau.e A| / sum |tau| A that is clear
+constexpr double kFarOff = 20;                           // standard deviations from the mean
+constexpr double kSame = 1e-9;                           // relative difference of sums that differ by their order
 constexpr std::size_t kMostNamed = 5;
 
-template <class... Values>
-std::string printed(const char* format, Values... values)
-{
-    char text[160];
-    std::snprintf(text, sizeof text, format, values...);
-    return text;
-}
-
-/// A case with all that is known of it.
 struct KnownCase {
     const CaseSource* source;
     const char* split;
     const CaseFigures* figures;
 };
 
-/// "3 (0.31 and 0.28), 7 (...)" of at most a few.
+/// Joins the first kMostNamed texts and says how many more there are.
 std::string named_cases(const std::vector<std::string>& names)
 {
     std::string text;
     for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) text += (i == 0 ? "" : ", ") + names[i];
-    return names.size() > kMostNamed ? text + " and " + std::to_string(names.size() - kMostNamed) + " more" : text;
+    return names.size() > kMostNamed ? fmt::format("{} and {} more", text, names.size() - kMostNamed) : text;
 }
 
-/// 1, -1, or 0 where it is not clear.
+/// Returns 1 if normals point out of the body, -1 if they point into it, 0 if the figures do not show it.
 int direction_of_normals(const CaseFigures& figures)
 {
     const auto& forces = figures.forces;
@@ -63,7 +55,7 @@ int direction_of_shear(const CaseFigures& figures, const Vector3& drag)
     return along > 0 ? 1 : -1;
 }
 
-/// Says the one sign of all cases, or that they differ.
+/// Reports the sign that all cases share, or a contradiction that names the smaller group of cases.
 void judge_sign(DataFindings& to, const std::vector<KnownCase>& cases, const std::function<int(const KnownCase&)>& sign_of, const char* name,
                 const char* positive, const char* negative, const char* remedy)
 {
@@ -74,16 +66,15 @@ void judge_sign(DataFindings& to, const std::vector<KnownCase>& cases, const std
     if (ids[0].empty() && ids[1].empty()) return;
     if (!ids[0].empty() && !ids[1].empty()) {
         const auto few = ids[0].size() < ids[1].size() ? 0 : 1;
-        to.contradictions.push_back("Differently from case to case: " + std::string(few == 0 ? positive : negative) + " in " +
-                                    count_text(static_cast<std::int64_t>(ids[few].size()), "case") + " (" + named_cases(ids[few]) + ") and not in the other " +
-                                    std::to_string(ids[1 - few].size()) + ". " + remedy);
+        to.contradictions.push_back(fmt::format("Differently from case to case: {} in {} ({}) and not in the other {}. {}", few == 0 ? positive : negative,
+                                                count_text(std::ssize(ids[few]), "case"), named_cases(ids[few]), ids[1 - few].size(), remedy));
         return;
     }
     to.found.emplace_back(ids[1].empty() ? positive : negative);
     to.numbers[name] = ids[1].empty() ? 1 : -1;
 }
 
-/// Coefficients by the settings, of a field that is of `kind`.
+/// Computes the coefficients of a case as if its pressure were of `kind`.
 std::optional<Coefficients> by_kind(const KnownCase& one, const ForceSettings& settings, const std::string& kind)
 {
     std::string why;
@@ -97,36 +88,37 @@ bool is_closed(double integral, double table)
     return std::abs(integral - table) <= kClosure + kClosureShare * std::abs(table);
 }
 
-/// What could have been meant by the data, and what it makes of the forces.
+/// A mistake in the settings that may explain the forces, and the factors that undo it.
 struct Guess {
     std::string remedy;
     std::string kind;
     double factor = 1, shear_factor = 1;
 };
 
-/// @param source   a case, of whose density it may be a matter
+/// @param source   case whose density is tried as a factor of the shear stress
 std::vector<Guess> guesses_for(const JudgedFields& layout, const ForceSettings& settings, const CaseSource& source)
 {
     const auto field = layout.fields[std::ranges::find(layout.fields, layout.pressure_kind, &FieldConfig::kind) - layout.fields.begin()].name;
     std::vector<Guess> guesses;
     for (const char* kind : {"kinematic", "static", "cp"}) {
         if (kind == layout.pressure_kind) continue;
-        guesses.push_back({"With data.fields." + field + ".kind=" + kind + " they close: set it", kind});
+        guesses.push_back({fmt::format("With data.fields.{}.kind={} they close: set it", field, kind), kind});
     }
     guesses.push_back({"With half the reference area they close: correct data.forces.area (half bodies have half the area)", layout.pressure_kind, 2});
     guesses.push_back({"With twice the reference area they close: correct data.forces.area (half bodies have half the area)", layout.pressure_kind, 0.5});
     const auto rho = number_of_case(settings.density, source).value_or(1.0);
     if (rho != 1) {
-        guesses.push_back({printed("With the shear stress times the density %g they close: pressure and shear stress are in different units", rho),
+        guesses.push_back({fmt::format("With the shear stress times the density {:g} they close: pressure and shear stress are in different units", rho),
                            layout.pressure_kind, 1, rho});
-        guesses.push_back({printed("With the shear stress divided by the density %g they close: pressure and shear stress are in different units", rho),
+        guesses.push_back({fmt::format("With the shear stress divided by the density {:g} they close: pressure and shear stress are in different units", rho),
                            layout.pressure_kind, 1, 1 / rho});
     }
     guesses.push_back({"Without the shear stress they close: the table has the pressure's part alone", layout.pressure_kind, 1, 0});
     return guesses;
 }
 
-/// Least and largest of the cases' highest pressures above that of the free stream, divided by the dynamic pressure of `kind`.
+/// Returns the least and the largest over the cases of the highest pressure above that of the free stream, divided by
+/// the dynamic pressure as if the pressure were of `kind`.
 std::optional<std::array<double, 2>> stagnation(const std::vector<KnownCase>& cases, const ForceSettings& settings, const JudgedFields& layout,
                                                 const std::string& kind)
 {
@@ -144,7 +136,8 @@ std::optional<std::array<double, 2>> stagnation(const std::vector<KnownCase>& ca
     return std::isfinite(range[0]) && std::isfinite(range[1]) ? std::optional(range) : std::nullopt;
 }
 
-/// The table's coefficients against the integrals of the true fields. Returns whether all that could be compared close; nothing if there was none.
+/// Compares the table's coefficients with the integrals of the true fields. Returns whether all of them close; nothing
+/// if none could be compared.
 std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>& cases, const ForceSettings& settings, const JudgedFields& layout)
 {
     if (layout.pressure < 0 || layout.shear < 0) return std::nullopt;
@@ -165,9 +158,9 @@ std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>
             const auto found = one.figures->is_surface && one.figures->forces.area > 0 ? by_kind(one, settings, layout.pressure_kind) : std::nullopt;
             if (!table || !found) continue;
             const auto integral = is_drag ? found->drag_true : found->lift_true;
-            if (!std::isfinite(integral)) continue;  // said elsewhere
+            if (!std::isfinite(integral)) continue;  // judge_values reports it
             compared.push_back({&one, integral, *table});
-            if (!is_closed(integral, *table)) missed.push_back(one.source->id + printed(" (%.4f and %.4f)", integral, *table));
+            if (!is_closed(integral, *table)) missed.push_back(fmt::format("{} ({:.4f} and {:.4f})", one.source->id, integral, *table));
             if (largest_id.empty() || std::abs(integral - *table) > largest) {
                 largest = std::abs(integral - *table);
                 largest_id = one.source->id;
@@ -177,15 +170,13 @@ std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>
         is_any = true;
         to.numbers[is_drag ? "cd_closure" : "cl_closure"] = {{"n", compared.size()}, {"max_abs", largest}, {"worst", largest_id}};
         if (missed.empty()) {
-            to.found.push_back(
-                name + " of the fields and " + column + printed(" of the table are %.2g apart at most (", largest) +
-                (compared.size() == 1 ? "case " + largest_id : count_text(static_cast<std::int64_t>(compared.size()), "case") + ", most in " + largest_id) +
-                ")");
+            to.found.push_back(fmt::format("{} of the fields and {} of the table are {:.2g} apart at most ({} {})", name, column, largest,
+                                           compared.size() == 1 ? "case" : count_text(std::ssize(compared), "case") + ", most in", largest_id));
             continue;
         }
         is_good = false;
-        auto text = name + ": the integral of the true fields and the table's " + column + " are apart in " + std::to_string(missed.size()) + " of " +
-                    count_text(static_cast<std::int64_t>(compared.size()), "case") + ": " + named_cases(missed) + ". ";
+        auto text = fmt::format("{}: the integral of the true fields and the table's {} are apart in {} of {}: {}. ", name, column, missed.size(),
+                                count_text(std::ssize(compared), "case"), named_cases(missed));
         const Guess* best = nullptr;
         const auto guesses = guesses_for(layout, settings, *compared.front().one->source);
         for (const auto& guess : guesses) {
@@ -206,12 +197,13 @@ std::optional<bool> judge_closure(DataFindings& to, const std::vector<KnownCase>
         if (best) {
             text += best->remedy + ".";
         } else if (2 * missed.size() > compared.size()) {
-            text += printed("The table has %.3g times the integral (median): ", ratios[ratios.size() / 2]) +
-                    "look at data.forces.area, data.reference (U_inf, rho), data.fields.*.kind, and whether the surface has all parts of the body.";
+            text += fmt::format("The table has {:.3g} times the integral (median): look at data.forces.area, data.reference (U_inf, rho), data.fields.*.kind, "
+                                "and whether the surface has all parts of the body.",
+                                ratios[ratios.size() / 2]);
             const auto range = stagnation(cases, settings, layout, layout.pressure_kind);
             if (range && ((*range)[0] > 1.1 || (*range)[1] < 0.9)) {
-                text += printed(" The highest pressure is %.3f to %.3f of the dynamic pressure; where the flow comes to rest it should be 1.", (*range)[0],
-                                (*range)[1]);
+                text += fmt::format(" The highest pressure is {:.3f} to {:.3f} of the dynamic pressure; where the flow comes to rest it should be 1.",
+                                    (*range)[0], (*range)[1]);
             }
         } else {
             text += "The others close: repair these cases or leave them out of data.split.";
@@ -226,7 +218,7 @@ void judge_pressure(DataFindings& to, const std::vector<KnownCase>& cases, const
     if (layout.pressure < 0) return;
     const auto range = stagnation(cases, settings, layout, layout.pressure_kind);
     if (!range) return;
-    const auto text = printed("the highest pressure is %.3f to %.3f of the dynamic pressure", (*range)[0], (*range)[1]) + " (" + layout.pressure_kind + ")";
+    const auto text = fmt::format("the highest pressure is {:.3f} to {:.3f} of the dynamic pressure ({})", (*range)[0], (*range)[1], layout.pressure_kind);
     to.found.push_back(text);
     to.numbers["highest_pressure"] = *range;
     if (forces_close) return;
@@ -236,22 +228,24 @@ void judge_pressure(DataFindings& to, const std::vector<KnownCase>& cases, const
     for (const char* kind : {"kinematic", "static", "cp"}) {
         const auto other = is_off && kind != layout.pressure_kind ? stagnation(cases, settings, layout, kind) : std::nullopt;
         if (!other || !fits(*other)) continue;
-        to.contradictions.push_back("T" + text.substr(1) + ", where the flow comes to rest it should be 1; as " + kind +
-                                    printed(" it is %.3f to %.3f", (*other)[0], (*other)[1]) + ". Set data.fields." + field + ".kind=" + kind +
-                                    ", or correct data.reference (U_inf, rho).");
+        to.contradictions.push_back(fmt::format("T{0}, where the flow comes to rest it should be 1; as {1} it is {2:.3f} to {3:.3f}. "
+                                                "Set data.fields.{4}.kind={1}, or correct data.reference (U_inf, rho).",
+                                                text.substr(1), kind, (*other)[0], (*other)[1], field));
         return;
     }
     if ((*range)[0] > 1.5 || (*range)[1] < 0.5) {
-        to.warnings.push_back(text + "; where the flow comes to rest it should be near 1: look at data.reference.U_inf, data.fields." + field +
-                              ".kind, and whether the pressure has an offset");
+        to.warnings.push_back(fmt::format("{}; where the flow comes to rest it should be near 1: look at data.reference.U_inf, data.fields.{}.kind, "
+                                          "and whether the pressure has an offset",
+                                          text, field));
     }
 }
 
-/// The same numbers, or the same in a mirror.
+/// Whether two cases have the same figures, or the same in a mirror.
 bool is_same_case(const CaseFigures& a, const CaseFigures& b, const JudgedFields& layout)
 {
     const auto near = [](double x, double y, double size) { return std::abs(x - y) <= kSame * std::max({size, std::abs(x), std::abs(y)}); };
-    const bool is_zero = std::ranges::all_of(a.channels, [](const auto& channel) { return channel.squares == 0; });  // tells nothing of a case
+    // Fields of zeros identify no case.
+    const bool is_zero = std::ranges::all_of(a.channels, [](const auto& channel) { return channel.squares == 0; });
     if (is_zero || a.num_rows != b.num_rows || !near(a.forces.area, b.forces.area, 0)) return false;
     for (std::size_t c = 0; c < a.channels.size(); ++c) {
         if (!near(a.channels[c].squares, b.channels[c].squares, 0)) return false;
@@ -266,7 +260,7 @@ bool is_same_case(const CaseFigures& a, const CaseFigures& b, const JudgedFields
     return true;
 }
 
-/// Whether the model is told the same of two cases besides their points.
+/// Whether the inputs of the model besides the points are the same in two cases.
 bool has_equal_inputs(const CaseSource& a, const CaseSource& b, const DataConfig& data)
 {
     if (a.wall != b.wall) return false;
@@ -282,7 +276,7 @@ void judge_repeats(DataFindings& to, const std::vector<KnownCase>& cases, const 
         for (std::size_t k = i + 1; k < cases.size(); ++k) {
             if (!is_same_case(*cases[i].figures, *cases[k].figures, layout) || !has_equal_inputs(*cases[i].source, *cases[k].source, data)) continue;
             auto& to_list = cases[i].split == cases[k].split ? within : across;
-            to_list.push_back(cases[i].source->id + " (" + cases[i].split + ") and " + cases[k].source->id + " (" + cases[k].split + ")");
+            to_list.push_back(fmt::format("{} ({}) and {} ({})", cases[i].source->id, cases[i].split, cases[k].source->id, cases[k].split));
         }
     }
     if (!across.empty()) {
@@ -299,7 +293,7 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
         const auto& channels = one.figures->channels;
         if (std::ranges::any_of(channels, [](const auto& channel) { return !std::isfinite(channel.squares); })) not_finite.push_back(one.source->id);
         if (one.figures->num_cells_without_area > 0 && one.figures->forces.area > 0)
-            flat.push_back(one.source->id + " (" + std::to_string(one.figures->num_cells_without_area) + ")");
+            flat.push_back(fmt::format("{} ({})", one.source->id, one.figures->num_cells_without_area));
     }
     if (!not_finite.empty())
         to.contradictions.push_back("Fields have values that are not finite in " + named_cases(not_finite) + ". Repair these cases or leave them out.");
@@ -310,7 +304,7 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
         for (std::int64_t k = 0; k < layout.channels[f]; ++k, ++channel) {
             double count = 0, sum = 0, squares = 0;
             for (const auto& one : cases) {
-                if (one.split != cases.front().split) continue;  // training
+                if (one.split != cases.front().split) continue;  // training cases come first
                 count += static_cast<double>(one.figures->num_rows);
                 sum += one.figures->channels[channel].sum;
                 squares += one.figures->channels[channel].squares;
@@ -318,18 +312,18 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
             const auto mean = sum / count, deviation = std::sqrt(std::max(0.0, squares / count - mean * mean));
             const auto name = layout.fields[f].name + (layout.channels[f] == 3 ? std::string(".") + "xyz"[k] : "");
             if (!(deviation > 1e-12 * std::abs(mean))) {
-                if (std::isfinite(deviation)) to.warnings.push_back(name + printed(" is %g everywhere in the training cases", mean));
+                if (std::isfinite(deviation)) to.warnings.push_back(fmt::format("{} is {:g} everywhere in the training cases", name, mean));
                 continue;
             }
             std::vector<std::string> far;
             for (const auto& one : cases) {
                 const auto& [s, q, low, high] = one.figures->channels[channel];
                 const auto farthest = high - mean > mean - low ? high : low;
-                if (std::abs(farthest - mean) > kFarOff * deviation) far.push_back(one.source->id + printed(" (%.4g)", farthest));
+                if (std::abs(farthest - mean) > kFarOff * deviation) far.push_back(fmt::format("{} ({:.4g})", one.source->id, farthest));
             }
             if (!far.empty()) {
-                to.warnings.push_back(name + printed(" has values more than %g standard deviations (%.3g) from its mean (%.3g) in ", kFarOff, deviation, mean) +
-                                      count_text(static_cast<std::int64_t>(far.size()), "case") + ": " + named_cases(far));
+                to.warnings.push_back(fmt::format("{} has values more than {:g} standard deviations ({:.3g}) from its mean ({:.3g}) in {}: {}", name, kFarOff,
+                                                  deviation, mean, count_text(std::ssize(far), "case"), named_cases(far)));
             }
         }
     }
@@ -337,7 +331,7 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
         const auto first = table_value(*cases.front().source, column);
         const bool is_same =
             cases.size() > 1 && first && std::ranges::all_of(cases, [&](const auto& one) { return table_value(*one.source, column) == first; });
-        if (is_same) to.warnings.push_back("data.constants has " + column + printed(", which is %g in all cases and tells the model nothing", *first));
+        if (is_same) to.warnings.push_back(fmt::format("data.constants has {}, which is {:g} in all cases and tells the model nothing", column, *first));
     }
 }
 
@@ -381,10 +375,10 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
             if (without.empty()) first = why;
             without.push_back(one.source->id);
         }
-        if (!without.empty()) findings.warnings.push_back(count_text(static_cast<std::int64_t>(without.size()), "case") + " without drag and lift: " + first);
+        if (!without.empty()) findings.warnings.push_back(fmt::format("{} without drag and lift: {}", count_text(std::ssize(without), "case"), first));
     }
     const auto closes = judge_closure(findings, cases, settings, layout);
-    // Forces that do not close have been said with their remedy: the pressure's alone is of no further use then.
+    // Force closure, where it could be checked, has named the remedy, and the highest pressure adds nothing to it.
     judge_pressure(findings, cases, settings, layout, closes.has_value());
     judge_values(findings, cases, data, layout);
     judge_repeats(findings, cases, data, layout);

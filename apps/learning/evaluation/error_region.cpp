@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/evaluation/error_region.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace meshard {
 
 std::string ErrorRegion::text(bool on_cells) const
 {
-    char text[256];
-    std::snprintf(text, sizeof text, "%.0f %% of its squared error lies in %.2g %% of its %s, x %.4g to %.4g, y %.4g to %.4g, z %.4g to %.4g",
-                  100 * error_share, 100 * row_share, on_cells ? "cells" : "points", bounds[0], bounds[1], bounds[2], bounds[3], bounds[4], bounds[5]);
-    return text;
+    return fmt::format("{:.0f} % of its squared error lies in {:.2g} % of its {}, x {:.4g} to {:.4g}, y {:.4g} to {:.4g}, z {:.4g} to {:.4g}",
+                       100 * error_share, 100 * row_share, on_cells ? "cells" : "points", bounds[0], bounds[1], bounds[2], bounds[3], bounds[4], bounds[5]);
 }
 
 std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,
@@ -27,7 +25,8 @@ std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::T
         const auto along = (geometry.select(1, 3 + axis) - bounds[2 * axis]) / std::max(width(axis), 1e-300);
         box = box * kRegionsAlong + along.floor().clamp(0, kRegionsAlong - 1).to(torch::kLong);
     }
-    auto sums = torch::zeros({num_fields + 1, num_boxes}, torch::kDouble);  // a row of squared errors for each field, and last the number of rows
+    // The sums are a row of squared errors for each field, and last the number of rows.
+    auto sums = torch::zeros({num_fields + 1, num_boxes}, torch::kDouble);
     const auto squares = (prediction.to(torch::kDouble) - truth.to(torch::kDouble)).square();
     std::int64_t channel = 0;
     for (std::int64_t f = 0; f < num_fields; ++f) {

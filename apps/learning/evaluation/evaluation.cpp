@@ -6,6 +6,8 @@
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -18,9 +20,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kFewCases = 10;  // fewer say little of r2 and ranks
+constexpr std::int64_t kFewCases = 10;  // r2 and ranks of fewer cases say little
 
-/// NaN as null.
+/// Returns null for a number that is not finite.
 Json number_json(double value)
 {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
@@ -32,7 +34,7 @@ bool is_of_whole_field(const std::string& metric)
     return metric.ends_with(".rel_l2") && std::ranges::count(metric, '.') == 1;
 }
 
-/// Puts a value at `a.b.c`.
+/// Sets the value at a path such as `a.b.c`.
 void put(Json& json, const std::string& path, Json value)
 {
     auto* at = &json;
@@ -46,7 +48,7 @@ void put(Json& json, const std::string& path, Json value)
     (*at)[word] = std::move(value);
 }
 
-/// The cases of one of several data sets.
+/// Returns the cases of one of several data sets.
 Evaluation of_set(const Evaluation& evaluation, const std::string& set)
 {
     Evaluation part{.model = {}, .drag_guess = evaluation.drag_guess, .lift_guess = evaluation.lift_guess};
@@ -54,7 +56,7 @@ Evaluation of_set(const Evaluation& evaluation, const std::string& set)
     return part;
 }
 
-/// Names of the data sets of a split's cases; none where there are not several.
+/// Returns the names of the data sets of a split's cases; none if the run has a single one.
 std::vector<std::string> sets_of(const Evaluation& evaluation, const std::string& split)
 {
     std::vector<std::string> sets;
@@ -73,7 +75,7 @@ std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const s
     return cases;
 }
 
-/// Name and value of each force number of a case.
+/// Returns name and value of each force number of a case.
 Metrics force_numbers(const EvaluatedCase& one)
 {
     Metrics numbers;
@@ -125,7 +127,7 @@ Json case_json(const EvaluatedCase& one)
     return json;
 }
 
-/// What `splits` says of one.
+/// Returns the numbers of one split, as `to_json` describes them.
 Json split_json(const Evaluation& evaluation, const std::string& split)
 {
     const auto cases = cases_of(evaluation, split);
@@ -172,12 +174,12 @@ double mean_rel_l2(const EvaluatedCase& one)
 
 std::string WorstCase::text() const
 {
-    auto text = field + " has " + short_text(times_median) + " times the median rel_l2";
+    auto text = fmt::format("{} has {} times the median rel_l2", field, short_text(times_median));
     for (const auto& [name, region] : one->error_regions)
         if (name == field) text += "; " + region.text(one->on_cells);
     if (one->isolation)
-        text +=
-            "; its shape and constants lie " + short_text(*one->isolation) + " times as far from the nearest training case as training cases lie from theirs";
+        text += fmt::format("; its shape and constants lie {} times as far from the nearest training case as training cases lie from theirs",
+                            short_text(*one->isolation));
     if (!one->has_ranges) return text;
     if (one->beyond.empty()) return text + "; each of its inputs lies within the range of the training cases";
     text += "; beyond the training cases: ";
@@ -300,7 +302,7 @@ std::string to_csv(const Evaluation& evaluation)
     std::vector<const EvaluatedCase*> order;
     for (const auto& one : evaluation.cases) order.push_back(&one);
     std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
-    Metrics force_columns;  // of the case that has most: they are the first ones of any other
+    Metrics force_columns;  // the longest list, whose beginning is that of any other case
     for (const auto* one : order) {
         if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size()) force_columns = std::move(numbers);
     }
@@ -312,7 +314,7 @@ std::string to_csv(const Evaluation& evaluation)
     for (const auto& [name, value] : force_columns) text += "," + name;
     text += "\n";
     for (const auto* one : order) {
-        text += csv_text(one->source.id) + "," + one->split + "," + std::to_string(one->num_points) + "," + exact_text(one->seconds);
+        text += fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points, exact_text(one->seconds));
         for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
         const auto numbers = force_numbers(*one);
         for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
@@ -411,14 +413,14 @@ double Threshold::value_in(const Json& evaluation) const
         if (!at->is_object() || !at->contains(word)) {
             std::string known;
             for (const auto& [name, value] : at->items()) known += (known.empty() ? "" : ", ") + name;
-            throw UsageError("--fail-if " + text + ": there is no '" + word + "'" + (so_far.empty() ? "" : " in " + so_far) +
-                             (at->is_object() ? "; there is " + known + "." : "."));
+            throw UsageError(fmt::format("--fail-if {}: there is no '{}'{}{}.", text, word, so_far.empty() ? "" : " in " + so_far,
+                                         at->is_object() ? "; there is " + known : ""));
         }
         at = &at->at(word);
         so_far += (so_far.empty() ? "" : ".") + word;
     }
     if (at->is_object() && at->contains("mean")) at = &at->at("mean");
-    if (!at->is_number()) throw UsageError("--fail-if " + text + ": " + path + (at->is_null() ? " is not defined for these cases." : " is no number."));
+    if (!at->is_number()) throw UsageError(fmt::format("--fail-if {}: {} is {}.", text, path, at->is_null() ? "not defined for these cases" : "no number"));
     return at->get<double>();
 }
 

@@ -19,59 +19,63 @@
 
 namespace meshard {
 
-/// What a model's prediction of one case with truth is worth.
+/// Errors of a model's prediction of one case whose true fields are known.
 struct EvaluatedCase {
     CaseSource source = {};
     std::string split = {};  ///< train, val or test of the run; `given` for files that the run does not know
     std::int64_t num_points = 0;
-    Metrics metrics = {};                     ///< of all fields, e.g. `pressure.rel_l2`
-    std::optional<Coefficients> forces = {};  ///< by the true and the predicted fields
+    Metrics metrics = {};                     ///< errors of all fields, e.g. `pressure.rel_l2`
+    std::optional<Coefficients> forces = {};  ///< integrals of the true and the predicted fields
     std::optional<double> drag_of_table = {}, lift_of_table = {};
     std::optional<double> drag_of_head = {}, lift_of_head = {};    ///< by a head of the model beside its fields
     std::optional<double> drag_of_shape = {}, lift_of_shape = {};  ///< by the shape alone (shape_coefficients.h)
-    std::vector<std::vector<double>> drag_along_x = {};            ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
+    std::vector<std::vector<double>> drag_along_x = {};            ///< true and predicted, from `low_x` to `high_x`
     double low_x = 0, high_x = 0;
-    std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};  ///< of each field by its name (error_histogram.h)
-    std::vector<std::pair<std::string, ErrorRegion>> error_regions = {};             ///< by the name of the field; none of grids
-    bool on_cells = true;                                                            ///< what `error_regions` count
-    std::vector<std::string> beyond = {};  ///< a sentence for each input that leaves the ranges of the training cases; needs a model that says them
-    bool has_ranges = false;               ///< whether the model says them
-    std::optional<double> isolation = {};  ///< the isolation of its shape and constants (`ShapeCoefficients::Values`)
-    double seconds = 0;                    ///< of the prediction, without reading
+    /// Histograms by field (error_histogram.h).
+    std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};
+    /// Regions by field; none for grids.
+    std::vector<std::pair<std::string, ErrorRegion>> error_regions = {};
+    bool on_cells = true;                  ///< whether `error_regions` count cells, else points
+    std::vector<std::string> beyond = {};  ///< a sentence for each input outside the training cases' ranges
+    bool has_ranges = false;               ///< whether the model has these ranges
+    std::optional<double> isolation = {};  ///< as in `ShapeCoefficients::Values`
+    double seconds = 0;                    ///< time of the prediction, without reading
 };
 
 /// The numbers of `evaluate` and of the report.
 struct Evaluation {
-    std::string model = {};  ///< its checkpoint
+    std::string model = {};  ///< path of its checkpoint
     std::vector<EvaluatedCase> cases = {};
-    std::optional<double> drag_guess = {}, lift_guess = {};  ///< mean of the table's coefficients over the training cases
-    std::vector<std::string> notes = {};                     ///< what a reader should know
+    std::optional<double> drag_guess = {}, lift_guess = {};  ///< means of the table over the training cases
+    std::vector<std::string> notes = {};                     ///< sentences for the reader
 };
 
-/// The mean of its fields' rel_l2, by which cases are ordered; those that are not defined are left out.
+/// Mean of the fields' rel_l2, by which cases are ordered; fields without a finite rel_l2 are left out.
 double mean_rel_l2(const EvaluatedCase& one);
 
-/// Why the worst case of a split is the worst.
+/// The worst case of a split, and the field that makes it so.
 struct WorstCase {
     const EvaluatedCase* one = nullptr;
-    std::string field;        ///< whose rel_l2 is the most times the median over the cases of the split
-    double times_median = 0;  ///< how many times
+    std::string field;        ///< the one whose rel_l2 is the largest multiple of its median over the split
+    double times_median = 0;  ///< that multiple
     std::string text() const;
 };
 
 /// The case of the largest `mean_rel_l2`; nothing for a split of fewer than two cases.
 std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::string& split);
 
-/// Gives a case its coefficients by the sums of its fields, and those of the table. Returns the free stream by which they are; nothing, and why, where there
-/// are none. @throws as `flow_reference`
+/// Sets the coefficients of a case from the sums of its fields, and those of the table. Returns the free stream; where
+/// there are no coefficients, returns nothing and says why in `why`.
+/// @throws as `flow_reference`
 std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why);
 
-/// Gives a case the coefficients `names`, cd or cl, that the model's head predicts, and those of the table.
+/// Sets the coefficients `names` (cd, cl) of a case as the model's head predicts them, and those of the table.
 void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings);
 
-/// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head`
-/// (what the model's head predicts, against the solver's, or where the table has none the integral of the true fields), `cd_shape`, `cl_shape` (what the shape
-/// alone says, against the same).
+/// A predicted coefficient of the cases of a split, and its truth. Names: `cd`, `cl` (integrals of the true fields),
+/// `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head` (what the model's head predicts, against the solver's,
+/// or where the table has none the integral of the true fields), `cd_shape`, `cl_shape` (predicted from the shape
+/// alone, against the same truth).
 struct CoefficientSeries {
     std::string name;
     std::vector<double> predicted, truth;
@@ -83,31 +87,34 @@ struct CoefficientSeries {
 std::vector<std::string> splits_of(const Evaluation& evaluation);
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split);
 
-/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...},
-/// error_histograms: {pressure: {low: -1, high: 1, below, counts, above}}, worst: {id, why, field, times_median, beyond},
-/// sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data sets}},
-/// cases: [{id, split, num_points, fields, error_regions: {pressure: {bounds, error_share, row_share}}, cd, cl, ...}]}. Numbers that are not defined are null.
+/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median,
+/// std, max, worst}, ...}}, cd: {...}, error_histograms: {pressure: {low: -1, high: 1, below, counts, above}}, worst:
+/// {id, why, field, times_median, beyond}, sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data
+/// sets}}, cases: [{id, split, num_points, fields, error_regions: {pressure: {bounds, error_share, row_share}}, cd, cl,
+/// ...}]}. Numbers that are not defined are null.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 
-/// Of a run with surface and volume, of which these are the two: the surface's, the volume's whole under `volume`, and its fields among those of the splits.
+/// All numbers of a run with one part, or with two (surface, then volume): those of the surface, all of the volume
+/// under `volume`, and the fields of the volume also among those of the splits.
 nlohmann::ordered_json joined_json(std::span<const Evaluation> parts);
 
-/// A value of a table whose columns are separated by commas: in quotes where it must be.
+/// Returns a value for a CSV table, in quotes where it needs them.
 std::string csv_text(const std::string& text);
 
-/// The shortest text that is this number; none for one that is not finite.
+/// Returns the shortest text that reads back as this number; an empty text if it is not finite.
 std::string exact_text(double value);
 
-/// A line a case, the worst first (by the mean of its fields' rel_l2): id, split, num_points, every metric, coefficients and their errors, seconds.
+/// Returns a table with a line for each case, the worst first (by the mean of its fields' rel_l2): id, split,
+/// num_points, every metric, coefficients and their errors, seconds.
 std::string to_csv(const Evaluation& evaluation);
 
-/// Short tables for a person.
+/// Returns short tables for a person.
 std::string to_text(const Evaluation& evaluation);
 
 /// Writes evaluation.json and cases.csv, each in one step. @throws IoError
 void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder);
 
-/// A bound such as `test.cd.mae>0.01` or `val.pressure.rel_l2.max>=0.2`: it is broken if the number is as said.
+/// A bound such as `test.cd.mae>0.01` or `val.pressure.rel_l2.max>=0.2`: it is broken if the comparison holds.
 struct Threshold {
     std::string text;
     std::string path;
@@ -122,8 +129,10 @@ struct Threshold {
     bool is_broken_by(double value) const;
 };
 
-/// Says on stderr which bounds are broken. @param verb, run   that messages name; `run` may be empty
-/// @return whether there are any   @throws UsageError as `Threshold::value_in`
+/// Prints the broken bounds to stderr.
+/// @param verb, run   command and run that messages name; `run` may be empty
+/// @return whether any bound is broken
+/// @throws UsageError as `Threshold::value_in`
 bool break_thresholds(std::span<const Threshold> thresholds, const nlohmann::ordered_json& evaluation, const std::string& verb, const std::string& run = "");
 
 }  // namespace meshard

@@ -11,9 +11,9 @@ namespace meshard {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr double kLeastTruth = 1e-8;   // as `relative_l2`
-constexpr double kLeastSpread = 1e-3;  // of two coefficients whose order counts
-constexpr double kConstant = 1e-13;    // a truth whose spread is a smaller share of its sum of squares is constant to rounding, and has no r2
+constexpr double kLeastTruth = 1e-8;   // as in `relative_l2`
+constexpr double kLeastSpread = 1e-3;  // least difference of two coefficients whose order counts
+constexpr double kConstant = 1e-13;    // a smaller share of the spread in the sum of squares is rounding
 
 double quotient(double a, double b)
 {
@@ -25,7 +25,7 @@ double relative(double error_squared, double truth_squared)
     return std::sqrt(error_squared / std::max(truth_squared, kLeastTruth));
 }
 
-/// From 1; equal values share the mean of their ranks.
+/// Ranks values from 1; equal values share the mean of their ranks.
 std::vector<double> ranks_of(std::span<const double> values)
 {
     std::vector<std::size_t> order(values.size());

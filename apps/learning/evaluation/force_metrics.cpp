@@ -4,12 +4,14 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 namespace meshard {
 namespace {
 
-/// Nothing for a vector without length.
+/// Returns the unit vector; nothing for a vector without length.
 std::optional<Vector3> direction_of(const Vector3& a)
 {
     return norm(a) > 1e-9 ? std::optional(unit(a)) : std::nullopt;
@@ -17,7 +19,7 @@ std::optional<Vector3> direction_of(const Vector3& a)
 
 std::string no_number(const CaseSource& source, const std::string& column, const std::string& key)
 {
-    return "case " + source.id + " has no number above 0 in the column '" + column + "' of its table (" + key + ")";
+    return fmt::format("case {} has no number above 0 in the column '{}' of its table ({})", source.id, column, key);
 }
 
 }  // namespace
@@ -67,7 +69,7 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
     }
     const auto area = number_of_case(settings.area, source).value_or(0.0);
     if (!(area > 0)) {
-        why = "case " + source.id + " has no reference area above 0 ('" + settings.area + "')";
+        why = fmt::format("case {} has no reference area above 0 ('{}')", source.id, settings.area);
         return std::nullopt;
     }
     const auto along = dot(settings.up, *drag);

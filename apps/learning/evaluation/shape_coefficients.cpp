@@ -10,10 +10,10 @@ namespace meshard {
 
 namespace {
 
-/// As `ShapeCoefficients::Values` has it, of rows of equal length.
+/// Computes `ShapeCoefficients::Values::isolation` from rows of equal length.
 double isolation(const std::vector<std::vector<double>>& cases, const std::vector<double>& numbers)
 {
-    constexpr double least_deviation = 1e-3;  // as ShapeRegression: what hardly varies tells nothing
+    constexpr double least_deviation = 1e-3;  // as in ShapeRegression
     const auto n = static_cast<double>(cases.size());
     std::vector<double> deviations(numbers.size(), 0.0);
     for (std::size_t k = 0; k < numbers.size(); ++k) {
@@ -90,7 +90,7 @@ std::optional<ShapeCoefficients::Values> ShapeCoefficients::of(const ShapeSums& 
     auto row = shape_numbers(shape, forces, bounds, flow);
     if (!row) return std::nullopt;
     row->insert(row->end(), constants.begin(), constants.end());
-    if (row->size() != numbers_.front().size()) return std::nullopt;  // of a checkpoint whose shapes had other numbers
+    if (row->size() != numbers_.front().size()) return std::nullopt;  // the checkpoint has other numbers of shapes
     if (!learnt_) learnt_ = std::make_shared<const Regressions>(Regressions{{numbers_, drags_}, {numbers_, lifts_}});
     return Values{learnt_->drag(*row), learnt_->lift(*row), isolation(numbers_, *row)};
 }

@@ -15,27 +15,29 @@
 
 namespace meshard {
 
-/// Drag and lift of a case by its shape alone, learnt from those of the training cases without any field: what a model of fields has to beat, and a second
-/// opinion beside it.
+/// Predicts drag and lift of a case from its shape alone, by regression over the training cases: a baseline that a
+/// model of fields has to beat.
 class ShapeCoefficients {
 public:
     struct Values {
         double drag = 0, lift = 0;
-        /// How far the case's numbers lie from those of the nearest training case, each in deviations of the training cases, over the median of that distance
-        /// among the training cases; 0 for one of them.
+        /// Distance of the case's numbers from those of the nearest training case, each in deviations of the training
+        /// cases, over the median of that distance among the training cases; 0 for one of them.
         double isolation = 0;
     };
 
-    /// Nothing for fewer than kFewestCases cases, or where the shape, drag or lift of one cannot be told. Drag and lift are the table's where it has both of
-    /// all cases, else the integrals of the true fields.
-    /// @param figures   of the cases, in order
+    /// Learns from the training cases; returns nothing for fewer than kFewestCases of them, or if the shape, drag or
+    /// lift of one is not known. Drag and lift are the table's if it has both for all cases, else the integrals of the
+    /// true fields.
+    /// @param figures   figures of the cases, in order
     static std::optional<ShapeCoefficients> of_cases(std::span<const CaseSource> cases, std::span<const CaseFigures> figures, const DataConfig& data,
                                                      const ForceSettings& settings, const JudgedFields& layout);
 
     static ShapeCoefficients from_json(const nlohmann::json& json);
     nlohmann::json to_json() const;  ///< {numbers: [a row a case], cd, cl}
 
-    /// @param constants   of the case, in the order of `data.constants`
+    /// Predicts for a shape; nothing for one that `shape_numbers` has no numbers of.
+    /// @param constants   values of the case in the order of `data.constants`
     std::optional<Values> of(const ShapeSums& shape, const ForceSums& forces, const std::array<double, 6>& bounds, const FlowReference& flow,
                              const std::vector<double>& constants) const;
 
@@ -44,16 +46,16 @@ public:
 private:
     ShapeCoefficients(std::vector<std::vector<double>> numbers, std::vector<double> drag, std::vector<double> lift);
 
-    std::vector<std::vector<double>> numbers_;  // of each training case: `shape_numbers`, then the constants
+    std::vector<std::vector<double>> numbers_;  // a row a training case: `shape_numbers`, then the constants
     std::vector<double> drags_, lifts_;
 
     struct Regressions {
         ShapeRegression drag, lift;
     };
-    mutable std::shared_ptr<const Regressions> learnt_;  // when first asked for: of 200 cases that takes seconds
+    mutable std::shared_ptr<const Regressions> learnt_;  // made at the first prediction: 200 cases take seconds
 };
 
-/// What the table of a case says in the columns of `data.constants`.
+/// Returns the numbers of a case in the columns of `data.constants`.
 std::vector<double> constants_of_case(const DataConfig& data, const CaseSource& source);
 
 }  // namespace meshard

@@ -12,7 +12,7 @@
 namespace meshard {
 namespace {
 
-/// The axis that lies nearest to a direction.
+/// Returns the axis nearest to a direction.
 int nearest_axis(const Vector3& direction)
 {
     int nearest = 0;
@@ -59,7 +59,7 @@ std::optional<std::vector<double>> shape_numbers(const ShapeSums& shape, const F
 {
     const auto along = nearest_axis(flow.drag), up = nearest_axis(flow.lift), aside = 3 - along - up;
     if (along == up) return std::nullopt;
-    const auto outward = signs_of(forces, flow.drag).normal;  // of the area vectors
+    const auto outward = signs_of(forces, flow.drag).normal;  // sign of the area vectors
     const bool flows_up_the_axis = flow.drag[along] > 0;
     const auto sign_of_lift = flow.lift[up] > 0 ? 1.0 : -1.0;
     const auto extent = [&](int axis) { return bounds[2 * axis + 1] - bounds[2 * axis]; };

@@ -10,15 +10,15 @@
 namespace meshard {
 namespace {
 
-// Of standardised numbers and values: coarse, since the weights mix them.
+// Lengths and noises of standardised numbers and values may be coarse, since the weights mix them.
 constexpr std::array kLengths{0.7, 1.2, 2.0, 4.0};
 constexpr std::array kNoises{0.03, 0.1, 0.3, 0.7};  // variances
-constexpr double kVarianceOfConstant = 0.3;         // of the mean that is not known
+constexpr double kVarianceOfConstant = 0.3;         // prior variance of the mean
 constexpr double kLeastTelling = 1e-3;
 constexpr int kStackingSteps = 400;
 constexpr double kLeastWeight = 1e-6;
 
-/// (a, b): the kernel between two sets of cases.
+/// Evaluates the kernel between two sets of cases: (cases of a, cases of b).
 at::Tensor kernel(const at::Tensor& a, const at::Tensor& b, const std::vector<std::int64_t>& columns, double length)
 {
     const auto chosen = torch::tensor(columns);
@@ -36,7 +36,8 @@ std::vector<std::vector<std::int64_t>> ones_and_pairs(const std::vector<std::int
     return sets;
 }
 
-/// Weights, not negative and with the sum 1, for which the sum of the rows has least squares: by steps towards the row that lowers it most (Frank and Wolfe).
+/// Finds weights, not negative and with the sum 1, for which the weighted sum of the rows has least squares, by Frank
+/// and Wolfe's method.
 /// @param rows   (models, cases): errors
 std::vector<double> least_squares_weights(const at::Tensor& rows)
 {
@@ -81,11 +82,11 @@ ShapeRegression::ShapeRegression(const std::vector<std::vector<double>>& numbers
     cases_ = standardised(given);
     mean_ = truth.mean().item<double>();
     deviation_ = truth.std(false).item<double>();
-    if (telling.empty() || !(deviation_ > 0)) return;  // the mean is all that is known
+    if (telling.empty() || !(deviation_ > 0)) return;  // every prediction is the mean
     const auto wanted = (truth - mean_) / deviation_;
 
     std::vector<Process> all;
-    std::vector<at::Tensor> errors;  // of each process, of each case by the others
+    std::vector<at::Tensor> errors;  // (cases) for each process: errors of each case predicted by the others
     for (const auto& columns : ones_and_pairs(telling)) {
         for (const auto length : kLengths) {
             const auto [variances, directions] = torch::linalg_eigh(kernel(cases_, cases_, columns, length));

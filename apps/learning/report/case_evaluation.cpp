@@ -16,6 +16,7 @@
 #include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kBins = 100;  // of drag along x
+constexpr std::int64_t kBins = 100;  // pieces of `drag_along_x`
 
 void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::string& where)
 {
@@ -42,7 +43,7 @@ void require_finite(const CaseSums& sums, const std::string& id)
     }
 }
 
-/// A case on a regular grid: all of its points or cells, without forces.
+/// Evaluates all points or cells of a case on a regular grid, without forces.
 EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::size_t index, World& world, const std::shared_ptr<const DeviceMesh>& device_mesh,
                             const SeeCase& see)
 {
@@ -62,7 +63,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     try {
         of_all = predictor.predict(example.inputs, scaling);
     } catch (const InvalidInput& wrong) {
-        throw InvalidInput(where + ", a grid of " + extents_text(rows.extents) + ": " + wrong.what());
+        throw InvalidInput(fmt::format("{}, a grid of {}: {}", where, extents_text(rows.extents), wrong.what()));
     }
     const auto predicted = to_local(of_all).squeeze(0).cpu();  // (rows, channels)
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = example.num_points};
@@ -141,7 +142,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     return result;
 }
 
-/// The run in whose `checkpoints` a file lies; empty for none.
+/// Returns the run in whose `checkpoints` a file lies; empty for none.
 std::filesystem::path run_of(const std::filesystem::path& checkpoint)
 {
     const auto folder = std::filesystem::absolute(checkpoint).lexically_normal().parent_path();
@@ -151,8 +152,7 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint)
 
 std::string sizes_of(const CaseLists& cases)
 {
-    return std::to_string(cases.train.size()) + " of train, " + std::to_string(cases.val.size()) + " of val and " + std::to_string(cases.test.size()) +
-           " of test";
+    return fmt::format("{} of train, {} of val and {} of test", cases.train.size(), cases.val.size(), cases.test.size());
 }
 
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b)
@@ -233,14 +233,14 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
             continue;
         }
         if (!model.why_no_cases.empty())
-            throw IoError("'" + word + "' is no file here, and if it is a case or a split of the run " + model.run.string() + ", " + model.why_no_cases);
+            throw IoError(fmt::format("'{}' is no file here, and if it is a case or a split of the run {}, {}", word, model.run.string(), model.why_no_cases));
         if (word == "train" || word == "val" || word == "test")
-            throw UsageError("the run has no cases of '" + word + "'; it has " + sizes_of(model.cases) + ".");
+            throw UsageError(fmt::format("the run has no cases of '{}'; it has {}.", word, sizes_of(model.cases)));
         std::vector<std::string> names{"train", "val", "test", "all"};
         for (const auto& one : known) names.push_back(one.first.id);
         const auto nearest = nearest_name(word, names);
-        throw UsageError("'" + word + "' is no mesh file, no case of the run and no split with cases; expected train, val, test, all, ids or files." +
-                         (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        throw UsageError(fmt::format("'{}' is no mesh file, no case of the run and no split with cases; expected train, val, test, all, ids or files.{}", word,
+                                     nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
     }
     return cases;
 }

@@ -5,13 +5,13 @@
 #include "io/picture/render.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -39,7 +39,7 @@ Bounds bounds_of(const Mesh& mesh)
     return bounds;
 }
 
-/// The axis along which a mesh has no extent; -1 for none.
+/// Returns the axis along which a mesh has no extent; -1 for none.
 int flat_axis(const Bounds& bounds)
 {
     constexpr double flat = 1e-6;
@@ -49,10 +49,11 @@ int flat_axis(const Bounds& bounds)
     return -1;
 }
 
-/// Where the plane of constant y is that shows a volume: 0 if the volume is on both sides of it or ends there (a half model), else the middle.
+/// Chooses the plane of constant y that shows a volume: 0 if the volume is on both sides of it or ends there (a half
+/// model), else the middle.
 double plane_of(const Bounds& bounds)
 {
-    const double inside = 1e-4 * bounds.extent(1);  // of a half model the cells that touch the plane
+    const double inside = 1e-4 * bounds.extent(1);  // half models show the cells that touch the plane
     if (bounds.low[1] > inside || bounds.high[1] < -inside) return (bounds.low[1] + bounds.high[1]) / 2;
     return std::clamp(0.0, bounds.low[1] + inside, bounds.high[1] - inside);
 }
@@ -81,12 +82,12 @@ bool has_solids(const Mesh& mesh)
 constexpr std::array kViewsAlong{View::Front, View::Side, View::Top};  // x, y and z
 constexpr std::string_view kAxes = "xyz";
 
-/// What of a mesh is drawn, and from where.
+/// The part of a mesh that is drawn, and the view.
 struct Scene {
     View view = View::Iso;
     std::vector<DataArray> marks;
-    std::string seen;       // in words, where it is not all
-    std::string file_name;  // that tells its files from those of other planes
+    std::string seen;       // names the part; empty for all
+    std::string file_name;  // distinguishes the files of several planes
 };
 
 Scene scene_at(const Mesh& mesh, const PlaneAcross& plane)
@@ -109,9 +110,8 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
     for (const auto& plane : planes) {
         const auto low = bounds.low[static_cast<std::size_t>(plane.axis)], high = bounds.high[static_cast<std::size_t>(plane.axis)];
         if (plane.at < low || plane.at > high) {
-            const std::string axis(1, kAxes[static_cast<std::size_t>(plane.axis)]);
-            throw InvalidInput("the plane " + plane.text() + " lies beside the volume, which reaches from " + axis + " = " + std::to_string(low) + " to " +
-                               std::to_string(high) + ". Choose another --plane.");
+            throw InvalidInput(fmt::format("the plane {} lies beside the volume, which reaches from {} = {:f} to {:f}. Choose another --plane.", plane.text(),
+                                           kAxes[static_cast<std::size_t>(plane.axis)], low, high));
         }
         scenes.push_back(scene_at(mesh, plane));
         scenes.back().file_name = "_" + plane.text();
@@ -135,9 +135,7 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
 
 std::string PlaneAcross::text() const
 {
-    std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), "%c = %.4g", kAxes[static_cast<std::size_t>(axis)], at);
-    return text.data();
+    return fmt::format("{} = {:.4g}", kAxes[static_cast<std::size_t>(axis)], at);
 }
 
 std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,

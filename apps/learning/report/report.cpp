@@ -5,6 +5,7 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// Lines of metrics.jsonl; one that is not finished is passed over.
+/// Reads the lines of metrics.jsonl; one that is not finished is passed over.
 OrderedJson log_of(const std::filesystem::path& run)
 {
     auto lines = OrderedJson::array();
@@ -30,8 +31,9 @@ OrderedJson log_of(const std::filesystem::path& run)
     return lines;
 }
 
-/// Whether the error was still falling when the run ended: the lowest mean rel_l2 (without validation cases the lowest loss) of the last tenth of the epochs
-/// that were judged is more than 1 % below the lowest before. Null for fewer than ten of them.
+/// Computes whether the error was still falling when the run ended: the lowest mean rel_l2 (without validation cases
+/// the lowest loss) of the last tenth of the epochs that were judged is more than 1 % below the lowest before. Null for
+/// fewer than ten of them.
 OrderedJson convergence_of(const OrderedJson& log)
 {
     constexpr std::size_t fewest = 10;
@@ -57,7 +59,7 @@ OrderedJson convergence_of(const OrderedJson& log)
             {"converged", fell <= still_falling}};
 }
 
-/// Index of the best, the median and the worst case, each once.
+/// Returns the indices of the worst, the best and the median case with these words, each case once.
 std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation& evaluation)
 {
     std::vector<std::size_t> order(evaluation.cases.size());
@@ -75,11 +77,12 @@ std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation&
     return drawn;
 }
 
-/// The name of a run's folder, numbered from 2 where an earlier run of the report is called so: files and tables go by it.
+/// Returns the name of a run's folder, with a number from 2 on if an earlier run of the report has it, since the name
+/// stands in names of files and in tables.
 std::string unique_name(const std::string& folder, std::span<const ReportedRun> earlier)
 {
     auto name = folder;
-    for (int number = 2; std::ranges::find(earlier, name, &ReportedRun::name) != earlier.end(); ++number) name = folder + "_" + std::to_string(number);
+    for (int number = 2; std::ranges::find(earlier, name, &ReportedRun::name) != earlier.end(); ++number) name = fmt::format("{}_{}", folder, number);
     return name;
 }
 
@@ -151,7 +154,8 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
             };
             evaluate(model, std::span(cases).subspan(index, 1), folder, world, see);
         }
-        reported.push_back({name, named, evaluation, is_first && part == 0 ? log_of(run) : OrderedJson()});  // one log for both parts
+        // Both parts share a log.
+        reported.push_back({name, named, evaluation, is_first && part == 0 ? log_of(run) : OrderedJson()});
         evaluations.back().push_back(std::move(evaluation));
     };
     for (const auto& run : options.runs) {

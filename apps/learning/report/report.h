@@ -16,7 +16,7 @@
 
 namespace meshard {
 
-/// What a report tells of one run; of one with surface and volume two of them, the second without a log.
+/// Contents of a report on one run; one with surface and volume has two of them, the second without a log.
 struct ReportedRun {
     std::string name;
     std::filesystem::path folder;
@@ -24,25 +24,25 @@ struct ReportedRun {
     nlohmann::ordered_json log;  ///< lines of metrics.jsonl
 };
 
-/// One page without anything from elsewhere: styles, a few lines of script, drawings and pictures are in it.
+/// Returns one HTML page that needs no other file: styles, a few lines of script, drawings and pictures are in it.
 std::string report_html(std::span<const ReportedRun> runs, std::span<const CasePictures> pictures);
 
-/// All numbers of the page: {format, version, runs: [{name, evaluation, data: what training found of its data, curves: {loss: [[step, value], ...],
-/// ...}}]}.
+/// Returns all numbers of the page: {format, version, runs: [{name, folder, evaluation, data: findings of training
+/// about its data, curves: {loss: [[epoch, value], ...], ...}, convergence}]}.
 nlohmann::ordered_json report_json(std::span<const ReportedRun> runs);
 
-/// What a report is of.
+/// Runs and cases of a report, and how they are evaluated and drawn.
 struct ReportOptions {
     std::vector<std::filesystem::path> runs;
     std::vector<std::string> places = {};  ///< settings of all runs that say where their data lie now
-    std::vector<std::string> cases = {};   ///< words as `judged_cases` takes them; of none: val and test
-    std::vector<PlaneAcross> planes = {};  ///< through which volumes are looked at (`draw_case`)
-    std::optional<Orient> orient = {};     ///< what is done with surfaces that are inside out; without it what each run did in training
+    std::vector<std::string> cases = {};   ///< words as `judged_cases` takes them; without any val and test
+    std::vector<PlaneAcross> planes = {};  ///< planes that show volumes (`draw_case`)
+    std::optional<Orient> orient = {};     ///< treatment of surfaces that are inside out; by default that in training
 };
 
-/// Evaluates each run on its cases, and writes report.html, report.json, cases.csv and the
-/// pictures of the best, the median and the worst case to `folder`, which it makes. Collective.
-/// @return of each run the evaluations, on every rank: one, or two (surface, volume) of a run with both
+/// Evaluates each run on its cases, and writes report.html, report.json, cases.csv and pictures of the best, the median
+/// and the worst case to `folder`, which it makes. Collective.
+/// @return on every rank the evaluations of each run: one, or two (surface, volume) of a run with both
 /// @throws as `judged_model`, `judged_cases` and `evaluate`; IoError
 std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder, World& world);
 

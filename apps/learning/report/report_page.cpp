@@ -2,6 +2,8 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/report/report.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -56,8 +58,8 @@ std::string escaped(const std::string& text)
 std::string cell(const PageJson& value)
 {
     if (value.is_null()) return "<td data-value=\"\">-</td>";
-    if (value.is_string()) return "<td data-value=\"" + escaped(value.get<std::string>()) + "\">" + escaped(value.get<std::string>()) + "</td>";
-    return "<td data-value=\"" + value.dump() + "\">" + (value.is_number_float() ? short_text(value.get<double>()) : value.dump()) + "</td>";
+    if (value.is_string()) return fmt::format("<td data-value=\"{0}\">{0}</td>", escaped(value.get<std::string>()));
+    return fmt::format("<td data-value=\"{}\">{}</td>", value.dump(), value.is_number_float() ? short_text(value.get<double>()) : value.dump());
 }
 
 std::string base64_of(const std::string& bytes)
@@ -76,7 +78,7 @@ std::string base64_of(const std::string& bytes)
 struct PlotSeries {
     std::string name;
     std::vector<std::array<double, 2>> points;
-    std::vector<std::string> titles;  ///< of dots, shown under the pointer; without them a line is drawn
+    std::vector<std::string> titles;  ///< shown under the pointer, one a dot; without titles a line is drawn
 };
 
 struct PlotOptions {
@@ -146,7 +148,7 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
     return out.str();
 }
 
-/// Head and rows; columns can be sorted by.
+/// Returns a table that its reader can sort by each column.
 std::string table(const std::vector<std::string>& names, const std::vector<std::vector<PageJson>>& rows)
 {
     std::string html = "<div class=\"wide\"><table><thead><tr>";
@@ -162,7 +164,7 @@ std::string table(const std::vector<std::string>& names, const std::vector<std::
 
 std::string tables_of_fields(const PageJson& run)
 {
-    std::vector<std::string> metrics, names{"field"};  // those that the first field has, as every other one
+    std::vector<std::string> metrics, names{"field"};  // all fields have the metrics of the first
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         for (const auto& [field, values] : numbers["fields"].items()) {
@@ -181,14 +183,14 @@ std::string tables_of_fields(const PageJson& run)
     return table(names, rows);
 }
 
-/// Of each split with several cases, which is the worst and why.
+/// Names the worst case of each split with several cases, and why it is the worst.
 std::string worst_cases(const PageJson& run)
 {
     std::string html;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         if (!numbers.contains("worst")) continue;
-        html += "<p>Worst of " + escaped(split) + ": case " + escaped(numbers["worst"]["id"].get<std::string>()) + ". " +
-                escaped(numbers["worst"]["why"].get<std::string>()) + ".</p>";
+        html += fmt::format("<p>Worst of {}: case {}. {}.</p>", escaped(split), escaped(numbers["worst"]["id"].get<std::string>()),
+                            escaped(numbers["worst"]["why"].get<std::string>()));
     }
     return html;
 }
@@ -248,7 +250,7 @@ std::string plots_of_forces(const PageJson& run)
                 if (one["split"] != split || !one.contains(name) || !one[name].contains("true")) continue;
                 const auto truth = one[name]["true"].get<double>(), predicted = one[name]["predicted"].get<double>();
                 dots.points.push_back({truth, predicted});
-                dots.titles.push_back("case " + one["id"].get<std::string>() + ": true " + short_text(truth) + ", predicted " + short_text(predicted));
+                dots.titles.push_back(fmt::format("case {}: true {}, predicted {}", one["id"].get<std::string>(), short_text(truth), short_text(predicted)));
             }
             if (!dots.points.empty()) series.push_back(std::move(dots));
         }
@@ -275,7 +277,7 @@ std::string plot_along_x(const PageJson& one)
     return plot({.title = "Drag summed along x, case " + one["id"].get<std::string>(), .x = "x", .y = "Cd up to x"}, series);
 }
 
-/// Shares of points by their error, of each field.
+/// Plots for each field the shares of its points by their error.
 std::string histograms(const PageJson& run)
 {
     std::vector<std::string> fields;
@@ -333,7 +335,7 @@ std::string curves(const PageJson& report)
     return html;
 }
 
-/// Sentences that say whether the model is better than knowing nothing.
+/// Says for each field and drag whether the model is better than the training mean.
 std::string verdict(const PageJson& run)
 {
     std::string html = "<ul>";
@@ -341,8 +343,8 @@ std::string verdict(const PageJson& run)
         const auto line = [&](const std::string& what, const PageJson& found, const PageJson& guess) {
             if (!found.is_number() || !guess.is_number()) return;
             const bool is_better = found.get<double>() < guess.get<double>();
-            html += "<li>" + escaped(split + ": " + what) + " " + short_text(found.get<double>()) +
-                    (is_better ? ", better than " : ", <b>not better</b> than ") + short_text(guess.get<double>()) + " of the training mean</li>";
+            html += fmt::format("<li>{} {}, {} than {} of the training mean</li>", escaped(split + ": " + what), short_text(found.get<double>()),
+                                is_better ? "better" : "<b>not better</b>", short_text(guess.get<double>()));
         };
         for (const auto& [field, values] : numbers["fields"].items()) line(field + " rel_l2", values["rel_l2"]["mean"], values["guess_rel_l2"]["mean"]);
         for (const char* name : {"cd_table", "cd"}) {
@@ -356,15 +358,15 @@ std::string verdict(const PageJson& run)
 std::string section_of(const PageJson& run, std::span<const CasePictures> pictures)
 {
     const auto name = run["name"].get<std::string>();
-    std::string html = "<section><h2>" + escaped(name) + "</h2><p>" + escaped(run["evaluation"]["model"].get<std::string>()) + "</p>" + verdict(run);
+    auto html = fmt::format("<section><h2>{}</h2><p>{}</p>{}", escaped(name), escaped(run["evaluation"]["model"].get<std::string>()), verdict(run));
     for (const auto& note : run["evaluation"]["notes"]) html += "<p class=\"note\">" + escaped(note.get<std::string>()) + "</p>";
     for (const char* which : {"contradictions", "warnings"}) {
         if (!run["data"].contains(which)) continue;
         for (const auto& sentence : run["data"][which]) html += "<p class=\"note\">" + escaped("data: " + sentence.get<std::string>()) + "</p>";
     }
     if (const auto& end = run["convergence"]; end.is_object() && !end["converged"].get<bool>()) {
-        html += "<p class=\"note\">Training had not converged: in the last tenth of its epochs the " + end["of"].get<std::string>() + " still fell by " +
-                short_text(100 * end["fell_by"].get<double>()) + " %. Train longer.</p>";
+        html += fmt::format("<p class=\"note\">Training had not converged: in the last tenth of its epochs the {} still fell by {} %. Train longer.</p>",
+                            end["of"].get<std::string>(), short_text(100 * end["fell_by"].get<double>()));
     }
     html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run) + worst_cases(run);
     if (const auto errors = histograms(run); !errors.empty()) html += "<div class=\"plots\">" + errors + "</div>";
@@ -381,11 +383,12 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     html += "<h3>Cases</h3>" + table_of_cases(run);
     for (const auto& picture : pictures) {
         if (picture.run != name) continue;
-        const auto what = "case " + picture.id + " (" + picture.why + "), " + picture.field + (picture.seen.empty() ? "" : ", " + picture.seen);
+        const auto what = fmt::format("case {} ({}), {}{}", picture.id, picture.why, picture.field, picture.seen.empty() ? "" : ", " + picture.seen);
         html += "<h3>" + escaped(what) + "</h3><div class=\"pictures\">";
         for (const auto& [called, light, dark] : picture.pictures) {
-            html += "<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64," + base64_of(dark) + "\"><img alt=\"" +
-                    escaped(called) + "\" src=\"data:image/png;base64," + base64_of(light) + "\"></picture>";
+            html += fmt::format("<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64,{}\">"
+                                "<img alt=\"{}\" src=\"data:image/png;base64,{}\"></picture>",
+                                base64_of(dark), escaped(called), base64_of(light));
         }
         html += "</div>";
     }

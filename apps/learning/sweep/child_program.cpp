@@ -4,6 +4,8 @@
 #include "io/bytes/interruption.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -29,12 +31,12 @@ void tell_child(int)
 int run_child_program(std::span<const std::string> words, const std::filesystem::path& log)
 {
     const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file < 0) throw IoError(log.string() + " cannot be written: " + std::strerror(errno) + ".");
+    if (file < 0) throw IoError(fmt::format("{} cannot be written: {}.", log.string(), std::strerror(errno)));
     std::vector<char*> argv{const_cast<char*>("meshard")};
     for (const auto& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
 
-    // Signals wait during fork, so that none comes before it is known to whom it is passed on.
+    // Signals are blocked during fork, so that none comes before the handler knows the child.
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
@@ -58,7 +60,7 @@ int run_child_program(std::span<const std::string> words, const std::filesystem:
         handle_interruption(tell_child);
     }
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0) throw Error(std::string("a run cannot be started: ") + std::strerror(errno) + ".");
+    if (pid < 0) throw Error(fmt::format("a run cannot be started: {}.", std::strerror(errno)));
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }

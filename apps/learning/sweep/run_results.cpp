@@ -4,10 +4,11 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/field_metrics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -19,7 +20,7 @@ namespace {
 
 using SweepJson = nlohmann::ordered_json;
 
-/// What a case may have, and what a person calls it.
+/// Coefficients that a case may have, and their labels in tables.
 constexpr std::array<std::pair<const char*, const char*>, 6> kCoefficients{{{"cd", "Cd"},
                                                                             {"cd_head", "Cd by the head"},
                                                                             {"cd_shape", "Cd by the shape alone"},
@@ -49,7 +50,7 @@ MeanAndSpread mean_and_spread(const std::vector<double>& values)
 struct PlaceInGrid {
     std::string point;
     std::vector<double> errors, drag_errors, seconds;
-    std::vector<HeldOutCase> cases;  ///< of all runs, one after the other
+    std::vector<HeldOutCase> cases;  ///< cases of all runs, one run after the other
 };
 
 /// Predictions and truths of a coefficient, a row a case and run.
@@ -69,7 +70,7 @@ CoefficientRows rows_of_each_run(const PlaceInGrid& place, const std::string& co
     return rows;
 }
 
-/// A row a case: the mean of the runs that judged it.
+/// Returns a row for each case: the mean of the runs that predicted it.
 CoefficientRows rows_of_mean(const PlaceInGrid& place, const std::string& coefficient)
 {
     std::map<std::string, std::vector<JudgedCoefficient>> by_case;
@@ -112,15 +113,10 @@ std::string with_spread(const std::vector<double>& values)
 {
     if (values.empty()) return "-";
     const auto found = mean_and_spread(values);
-    char text[64];
-    if (found.spread)
-        std::snprintf(text, sizeof text, "%.4g ± %.2g", found.mean, *found.spread);
-    else
-        std::snprintf(text, sizeof text, "%.4g", found.mean);
-    return text;
+    return fmt::format("{:.4g}", found.mean) + (found.spread ? fmt::format(" ± {:.2g}", *found.spread) : "");
 }
 
-/// Entries of a line of a table that this program wrote: quotes within a text are doubled.
+/// Splits a line of a CSV table that this program wrote, in which quotes within a text are doubled.
 std::vector<std::string> csv_entries(const std::string& line)
 {
     std::vector<std::string> entries(1);
@@ -128,7 +124,7 @@ std::vector<std::string> csv_entries(const std::string& line)
     for (const char c : line) {
         if (c == '"') {
             is_quoted = !is_quoted;
-            if (is_quoted && !entries.back().empty()) entries.back() += c;  // the second of two
+            if (is_quoted && !entries.back().empty()) entries.back() += c;  // the second of two quotes
         } else if (c == ',' && !is_quoted) {
             entries.emplace_back();
         } else {
@@ -192,7 +188,7 @@ std::optional<RunResult> result_of(const std::filesystem::path& run)
         if (phase != "val") continue;
         double sum = 0;
         for (const auto& [field, metrics] : line["metrics"].items())
-            sum += metrics.value("rel_l2", std::nan(""));  // NAN would be a float, and the value read as one
+            sum += metrics.value("rel_l2", std::nan(""));  // NAN is a float, and makes value() return one
         result.error = sum / static_cast<double>(line["metrics"].size());
         result.best_error = std::fmin(result.best_error, result.error);
         const auto forces = line.value("forces", SweepJson::object());
@@ -284,7 +280,7 @@ std::string sweep_text(std::span<const SweptRun> runs)
     std::ostringstream text;
     text << table;
 
-    // Coefficients of all folds as one list: a fold of a few cases can rank nothing.
+    // Coefficients of all folds are judged together, since a fold of a few cases can rank nothing.
     TextTable forces("llrrrrr");
     forces.add_row({"settings", " ", "cases", "mae", "bias", "max", "spearman"});
     bool has_forces = false;

@@ -17,26 +17,26 @@ namespace meshard {
 /// A coefficient of a validation case.
 struct JudgedCoefficient {
     double predicted = 0;
-    double truth = 0;  ///< of the table, or where that has none the integral of the true fields
+    double truth = 0;  ///< the table's, or where that has none the integral of the true fields
 };
 
 /// A case of a run's validation.
 struct HeldOutCase {
     std::string id;
-    std::map<std::string, JudgedCoefficient> coefficients;  ///< `cd` and `cl` where the run judges them, `cd_head`, `cd_shape` ... beside them
+    std::map<std::string, JudgedCoefficient> coefficients;  ///< by name: `cd`, `cl`, `cd_head`, `cd_shape` ...
 };
 
-/// What a run of `train` has come to: the numbers of its last validation.
+/// Results of a run of `train`: the numbers of its last validation.
 struct RunResult {
     double error = 0;                  ///< mean of the fields' rel_l2
     double best_error = 0;             ///< least of all its validations
     std::optional<double> drag_error;  ///< mae of Cd, by the table where it has one
-    double loss = 0;                   ///< of the last epoch of training
-    double seconds = 0;                ///< in steps
-    std::vector<HeldOutCase> cases;    ///< of the last validation, sorted by id
+    double loss = 0;                   ///< training loss of the last epoch
+    double seconds = 0;                ///< time in training steps
+    std::vector<HeldOutCase> cases;    ///< cases of the last validation, sorted by id
 };
 
-/// From metrics.jsonl and val_cases.csv of a run's folder; nothing if the run has not come to its end.
+/// Reads metrics.jsonl and val_cases.csv in a run's folder; nothing if the run has not come to its end.
 std::optional<RunResult> result_of(const std::filesystem::path& run);
 
 /// A run of the sweep and its state.
@@ -46,16 +46,17 @@ struct SweptRun {
     std::string state = "waiting";  ///< done, failed, stopped, waiting
 };
 
-/// All numbers: {format, version, runs: [{name, point, fold, seed, state, rel_l2, ..., cases}], points: [{point, n, rel_l2: {mean, spread}, ..., cd, cd_head,
-/// cd_shape, cl, ...}]}. The spread is the standard deviation (of n - 1) over folds and seeds, null for one run. `cd` and `cl` of a place take the validation
-/// cases of all its runs as one list, each predicted by runs that have not seen it: `each_run` with a row a run, `mean_of_runs` with the mean of the runs that
-/// judged a case, such as those of other seeds.
+/// All numbers: {format, version, runs: [{name, point, fold, seed, state, rel_l2, ..., cases}], points: [{point, n,
+/// rel_l2: {mean, spread}, ..., cd, cd_head, cd_shape, cl, ...}]}. The spread is the standard deviation (of n - 1) over
+/// folds and seeds, null for one run. `cd` and `cl` of a place take the validation cases of all its runs as one list,
+/// each predicted by runs that have not seen it: `each_run` with a row a run, `mean_of_runs` with the mean of the runs
+/// that judged a case, such as those of other seeds.
 nlohmann::ordered_json sweep_json(std::span<const SweptRun> runs);
 
-/// A line a run.
+/// Returns a table with a line for each run.
 std::string sweep_csv(std::span<const SweptRun> runs);
 
-/// The places of the grid, the best first, for a person.
+/// Returns tables of the places of the grid, the best first, for a person.
 std::string sweep_text(std::span<const SweptRun> runs);
 
 }  // namespace meshard

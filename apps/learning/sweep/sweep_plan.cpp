@@ -4,6 +4,8 @@
 #include "apps/console/console.h"
 #include "apps/console/text_table.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -18,7 +20,7 @@ std::string trimmed(const std::string& text)
     return first == std::string::npos ? std::string() : text.substr(first, last - first + 1);
 }
 
-/// Entries between commas that are in no brackets and quotes.
+/// Splits a list at the commas outside of brackets and quotes.
 std::vector<std::string> entries_of(const std::string& list)
 {
     std::vector<std::string> entries(1);
@@ -43,7 +45,7 @@ std::vector<std::string> entries_of(const std::string& list)
     return entries;
 }
 
-/// The last word of each key, or the whole key where two end alike.
+/// Returns the last word of each key, or the whole key where two end alike.
 std::vector<std::string> short_names(const std::vector<GridKey>& grid)
 {
     const auto last_word = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };
@@ -88,7 +90,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
     std::vector<std::string> train, val;
     for (const auto& source : cases.train) train.push_back(source.id);
     for (const auto& source : cases.val) val.push_back(source.id);
-    std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> splits;  // train, val
+    std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> splits;  // ids of train and val
     if (num_folds == 0) {
         if (val.empty()) throw UsageError("there are no validation cases by which runs are compared. Give data.split some, or --folds.");
         splits.emplace_back(train, val);
@@ -98,7 +100,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
         std::ranges::sort(all);
         const auto count = static_cast<std::int64_t>(all.size());
         if (num_folds < 2 || num_folds > count) {
-            throw UsageError("--folds is " + std::to_string(num_folds) + "; expected 2 to " + std::to_string(count) + ", the cases of train and val.");
+            throw UsageError(fmt::format("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count));
         }
         const auto order = shuffled_order(count, static_cast<std::uint64_t>(first_seed));
         splits.resize(static_cast<std::size_t>(num_folds));
@@ -133,8 +135,8 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
                 run.fold = num_folds == 0 ? 0 : static_cast<std::int64_t>(split) + 1;
                 run.seed = seed;
                 std::tie(run.train, run.val) = splits[split];
-                run.name = file_name(run.point) + (run.point.empty() ? "" : "_") + (run.fold > 0 ? "fold" + std::to_string(run.fold) + "_" : "") + "seed" +
-                           std::to_string(seed);
+                run.name =
+                    fmt::format("{}{}{}seed{}", file_name(run.point), run.point.empty() ? "" : "_", run.fold > 0 ? fmt::format("fold{}_", run.fold) : "", seed);
                 if (!taken.insert(run.name).second) throw UsageError("--grid: two places would have the folder " + run.name + ".");
                 runs.push_back(std::move(run));
             }
